@@ -31,8 +31,8 @@ from measure import Claim, finish
 
 import penstock
 from penstock import profile
-from penstock._src.profile.diagnosis.trial import FixTrial, Replay, try_fix
-from penstock._src.profile.diagnosis.verdict import Verdict, verdict
+from penstock._src.profile.verdict.trial import FixTrial, Replay, try_fix
+from penstock._src.profile.verdict.verdict import Verdict, verdict
 from penstock._src.stores.store import ImageArray, ImageSource, Scratch, Store
 
 PARTS = ("decode", "compute", "storage")

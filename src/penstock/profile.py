@@ -6,14 +6,11 @@ with profile.span("decode"):
 profile.print_timing_stats()
 """
 
-from penstock._src.profile.diagnosis.verdict import verdict
 from penstock._src.profile.record.counters import count, gauge
 from penstock._src.profile.record.gpu import gpu_span
-from penstock._src.profile.record.machine import tell_machine
-from penstock._src.profile.record.registry import register
 from penstock._src.profile.record.session import load, mark_epoch, reset, save, snapshot
-from penstock._src.profile.record.spans import disable, enable, is_enabled, log_timing, record, span
-from penstock._src.profile.record.steps import add_wait, data_wait, leave_out, mark_step
+from penstock._src.profile.record.spans import disable, enable, is_enabled, log_timing, span
+from penstock._src.profile.record.steps import data_wait, leave_out, mark_step
 from penstock._src.profile.report.callback import callback
 from penstock._src.profile.report.live import live
 from penstock._src.profile.report.page import export_html
@@ -21,11 +18,11 @@ from penstock._src.profile.report.table import epoch_line, print_timing_stats, t
 from penstock._src.profile.report.trace import export_trace
 from penstock._src.profile.stats import Snapshot, SpanStats
 from penstock._src.profile.torch.attach import attach, detach
+from penstock._src.profile.verdict.verdict import verdict
 
 __all__ = [
     "Snapshot",
     "SpanStats",
-    "add_wait",
     "attach",
     "callback",
     "count",
@@ -46,13 +43,10 @@ __all__ = [
     "mark_epoch",
     "mark_step",
     "print_timing_stats",
-    "record",
-    "register",
     "reset",
     "save",
     "snapshot",
     "span",
     "table",
-    "tell_machine",
     "verdict",
 ]

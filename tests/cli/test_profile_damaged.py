@@ -53,7 +53,7 @@ def small_run() -> Snapshot:
 
 
 def of_penstock(tmp_path: Path) -> dict[str, Any]:
-    store = {"path": str(tmp_path / "moved"), "kind": "ALOHA episodes", "words": {}, "weight": 1.0, "rows": 10}
+    store = {"path": str(tmp_path / "moved"), "kind": "ALOHA episodes", "open_options": {}, "weight": 1.0, "rows": 10}
     view = {"where": "ram", "capacity": 500, "filled": 20, "bytes": 1 << 20}
     return loader_told(images=[image("a", can_scale=True), image("b", view=view)], stores=[store])
 
@@ -96,7 +96,7 @@ def wrong_for(number: int) -> list[Any]:
 def test_any_one_value_may_be_wrong(
     subject: Callable[[Path], dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = json.loads(json.dumps({**small_run().to_dict(), "subjects": [subject(tmp_path)]}))
+    whole = json.loads(json.dumps({**small_run().to_dict(), "loaders": [subject(tmp_path)]}))
     path, page, trace = tmp_path / "bad.json", tmp_path / "x.html", tmp_path / "x.trace.json"
     ways = {0: ("--json",), 1: ("--lang", "zh"), 2: ("--json", "--try"), 3: ()}
     codes = []
@@ -128,7 +128,7 @@ def test_numbers_that_contradict_each_other_are_a_damaged_run(
     def divide(*args: Any, **named: Any) -> Any:
         raise ZeroDivisionError("division\nby zero")
 
-    monkeypatch.setattr(importlib.import_module("penstock._src.profile.diagnosis.verdict"), "verdict", divide)
+    monkeypatch.setattr(importlib.import_module("penstock._src.profile.verdict.verdict"), "verdict", divide)
     path = small_run().save(tmp_path / "bad.json")
     assert main(["profile", str(path)]) == 2
     assert capsys.readouterr().err == f"penstock: {path} is damaged: ZeroDivisionError: division by zero\n"

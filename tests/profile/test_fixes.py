@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock._src.profile.diagnosis.case import BatchCost, CpuUse, Fix, FixInputs, PassStartCost
-from penstock._src.profile.diagnosis.fixes import bandwidth_of, best_of, fixes_for
-from penstock._src.profile.diagnosis.model import LoaderModel, StageTime
 from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.registry import AccessPath
+from penstock._src.profile.verdict.case import BatchCost, CpuUse, Fix, FixInputs, PassStartCost
+from penstock._src.profile.verdict.fixes import bandwidth_of, best_of, fixes_for
+from penstock._src.profile.verdict.model import LoaderModel, StageTime
 from tests.profile.runs import image, loader_told, way
 
 WAYS = [

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock import profile
-from penstock._src.profile.diagnosis.verdict import verdict
 from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.torch import wrappers
+from penstock._src.profile.verdict.verdict import verdict
 from penstock.profile import Snapshot, snapshot
 from tests.profile.runs import run
 

@@ -13,7 +13,6 @@ import pytest
 
 from penstock._src.profile.report.live import LiveView, live_line, live_table
 from penstock._src.profile.stats import Snapshot
-from penstock.errors import UsageError
 from tests.profile.made import MS, empty_run, stats, training_run
 
 _SOON_S = 60.0
@@ -140,16 +139,6 @@ def test_a_forked_worker_prints_to_the_real_stream() -> None:
         os.waitpid(child, 0)
         assert sys.stdout is stdout
     assert said == "real"
-
-
-def test_it_looks_at_most_four_times_a_second() -> None:
-    def view(**options: float) -> LiveView:
-        return LiveView(_Board(empty_run()), stream=io.StringIO(), terminal=True, **options)  # type: ignore[arg-type]
-
-    assert view(every_s=0.001)._every_s == 0.25
-    assert view(every_s=2.0)._every_s == 2.0
-    with pytest.raises(UsageError, match="every_s must be above 0"):
-        view(every_s=0.0)
 
 
 def _drawn(snapshot: Snapshot, height: int = 40, width: int = 140) -> str:

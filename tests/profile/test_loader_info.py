@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import penstock
 from penstock import profile
 from penstock._src.profile.loader_info import ImageInfo, LoaderInfo, StoreInfo, ViewInfo
-from penstock._src.profile.record.registry import loader_info_of, register
+from penstock._src.profile.record.registry import loader_info_of
 from penstock.errors import UsageError
 from tests.lerobot import making
 from tests.profile.runs import image as image_info
@@ -39,10 +38,10 @@ def test_the_file_of_a_run_has_the_keys_that_it_always_had(tmp_path: Path) -> No
         assert set(before) == KEYS - {"made_per_batch", "hit_share"}
         batches = len(list(loader))
         profile.save(tmp_path / "RUN.json")
-    told = json.loads((tmp_path / "RUN.json").read_text(encoding="utf-8"))["subjects"][-1]
+    told = json.loads((tmp_path / "RUN.json").read_text(encoding="utf-8"))["loaders"][-1]
     assert set(told) == KEYS and told["batches_handed"] == told["step_batches"] == batches
-    assert set(told["stores"][0]) == {"path", "kind", "rows", "weight", "words"}
-    assert told["stores"][0]["words"] == {"episodes": None, "columns": None}
+    assert set(told["stores"][0]) == {"path", "kind", "rows", "weight", "open_options"}
+    assert told["stores"][0]["open_options"] == {"episodes": None, "columns": None}
     (image,) = told["images"][:1]
     assert set(image) == set(image_info()) and image["size"] == [24, 32]
     assert set(image["view"]) == {"where", "capacity", "filled", "bytes"} and image["view"]["where"] == "ram"
@@ -57,7 +56,9 @@ def test_a_file_is_read_as_it_was_written() -> None:
 
 
 def test_a_store_without_words_is_one_that_nobody_else_can_open() -> None:
-    told = LoaderInfo.from_json({"stores": [{"path": "a", "words": None}, {"path": "b", "words": {"x": 1}}]})
+    told = LoaderInfo.from_json(
+        {"stores": [{"path": "a", "open_options": None}, {"path": "b", "open_options": {"x": 1}}]}
+    )
     assert told.stores == (StoreInfo("a"), StoreInfo("b", open_options={"x": 1}))
 
 
@@ -77,23 +78,3 @@ def test_a_store_without_words_is_one_that_nobody_else_can_open() -> None:
 def test_a_wrong_value_is_refused_by_its_place(told: Any, what: str) -> None:
     with pytest.raises(UsageError, match=what):
         LoaderInfo.from_json(told)
-
-
-class Own:
-    """A loader of the user's that tells of itself with a table."""
-
-    def describe(self) -> dict[str, Any]:
-        return {"kind": "Own", "threads": 3, "shelves": (1, 2)}
-
-
-def test_a_users_own_loader_may_tell_a_table_with_facts_of_its_own() -> None:
-    own = Own()
-    register(own)
-    (told,) = [each for each in profile.snapshot().loaders if each.kind == "Own"]
-    assert told.threads == 3 and told.other == {"shelves": [1, 2]} and told.step_batches is None
-    assert told.to_json() == {"kind": "Own", "threads": 3, "shelves": [1, 2]}
-
-
-def test_names_in_the_file_are_each_others_of_no_field() -> None:
-    names = [each.metadata.get("json", each.name) for each in fields(LoaderInfo)]
-    assert len(names) == len(set(names))

@@ -9,7 +9,7 @@ from penstock._src.profile.difference import between
 from penstock._src.profile.report.figures import stage_rows
 from penstock._src.profile.report.page import render_page
 from penstock._src.profile.report.table import table
-from penstock._src.profile.stats import Snapshot, merge_spans
+from penstock._src.profile.stats import Snapshot, combine_spans
 from penstock.profile import snapshot, span
 from tests.profile.made import MS, empty_run, stats
 
@@ -23,9 +23,9 @@ def nested_run() -> Snapshot:
 def test_the_mean_of_nested_calls_is_the_sum_of_their_durations_over_their_count() -> None:
     merged = nested_run().by_name()["walk"]
     assert (merged.count, merged.total_ns, merged.mean_ns) == (6, 20 * MS, 6 * MS)
-    assert merge_spans("walk", [merged, merged]).mean_ns == 6 * MS
+    assert combine_spans([merged, merged]).mean_ns == 6 * MS
     row = next(each for each in stage_rows(nested_run()) if each.name == "walk")
-    assert (row.calls, row.total_ns, row.mean_ns) == (6, 20 * MS, 6 * MS)
+    assert (row.count, row.total_ns, row.mean_ns) == (6, 20 * MS, 6 * MS)
     assert between(empty_run(), nested_run()).by_name()["walk"].mean_ns == 6 * MS
 
 

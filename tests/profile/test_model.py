@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._src.profile.diagnosis.model import LOADER_STAGES, LoaderModel, compute_stages_of, pace_of, stages_of
 from penstock._src.profile.stats import StepPoint
+from penstock._src.profile.verdict.model import LOADER_STAGES, LoaderModel, compute_stages_of, pace_of, stages_of
 from tests.profile.made import MAIN, MS, WORKER, stats
 from tests.profile.runs import run
 

@@ -18,7 +18,7 @@ from penstock._src.profile.report.page_charts import StageStyle, round_marks, st
 from penstock._src.profile.stats import MemoryPoint, Snapshot, SpanEvent, StepPoint, StepStats, ThreadEvents
 from penstock.errors import OutputFailed
 from tests.profile.browser import CHROMIUM, DRIVER, Browser
-from tests.profile.made import MAIN, MS, START_NS, empty_run, stats, training_run
+from tests.profile.made import MAIN, MS, START_NS, empty_run, stats, steps_of, training_run
 
 HOSTILE = "<script>document.title='owned';console.error(1)</script><img src=x onerror=\"document.title='owned'\">'\"&"
 
@@ -93,7 +93,7 @@ def test_every_name_is_text_wherever_it_comes_from() -> None:
             "loaders": (LoaderInfo(kind=HOSTILE),),
             "lost": {HOSTILE: 2},
             "gpu": (stats(HOSTILE, [MS]),),
-            "events": (*run.events, ThreadEvents(9, HOSTILE, HOSTILE, True, 1, run.events[0].events)),
+            "events": (*run.events, ThreadEvents(9, HOSTILE, HOSTILE, run.events[0].events)),
         }
     )
 
@@ -133,14 +133,14 @@ def test_runs_with_only_some_of_the_data_give_pages() -> None:
     for missing in ("spans", "events", "memory", "gpu", "epochs"):
         _read(render_page(Snapshot(**{**full, missing: ()})))
     _read(render_page(Snapshot(**{**full, "steps": StepStats()})))
-    one = StepStats(1, MS, MS, float(MS), MS, MS, MS, MS, MS, (StepPoint(0, START_NS, MS, MS),), 1)
+    one = steps_of([StepPoint(0, START_NS, MS, MS)])
     _read(render_page(Snapshot(**{**full, "steps": one, "memory": full["memory"][:1]})))
 
 
 def _wait_chart(numbers: list[int]) -> tuple[list[float], list[str], str]:
     """Of steps so numbered: where their points lie, what their tips say, and the words below the axis."""
     points = tuple(StepPoint(step, START_NS + at * MS, MS, 0) for at, step in enumerate(numbers))
-    steps = StepStats(len(points), len(points) * MS, 0, float(MS), MS, MS, MS, MS, MS, points, 1)
+    steps = steps_of(points)
     page = render_page(Snapshot(**{**vars(empty_run()), "steps": steps}))
     chart = page[page.index('aria-label="Data wait over time"') :]
     data = next(each["data-points"] for _, each in _read(page).tags if "data-points" in each)
@@ -164,13 +164,13 @@ def test_the_page_stays_small_whatever_the_run() -> None:
         SpanEvent(f"stage {n % 300} " + "x" * 500, START_NS + n * 1000, 900 if n % 2 else 40, n % 5)
         for n in range(4096)
     ]
-    lanes = tuple(ThreadEvents(MAIN, "p" * 9000, f"thread {n}", True, 1, tuple(chunk)) for n in range(60))
+    lanes = tuple(ThreadEvents(MAIN, "p" * 9000, f"thread {n}", tuple(chunk)) for n in range(60))
     spans = tuple(stats(f"stage {n} " + "x" * 5000, [1000] * 10) for n in range(1500))
     series = tuple(StepPoint(n, START_NS + n * 5_000_000, 5_000_000, 1_000_000) for n in range(4096))
     huge = Snapshot(
         spans=spans,
         events=lanes,
-        steps=StepStats(4096, 4096 * 5 * MS, 4096 * MS, 5e6, MS, MS, 5 * MS, 5 * MS, 5 * MS, series, 1),
+        steps=steps_of(series),
         memory=tuple(MemoryPoint(START_NS + n, n, n) for n in range(1, 50_000)),
         loaders=tuple(LoaderInfo(kind="x" * 100_000) for _ in range(100)),
         process=MAIN,

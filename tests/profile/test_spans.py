@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from penstock import profile
 from penstock._src.profile.record.board import open_board
 from penstock._src.profile.record.layout import OTHER
-from penstock._src.profile.record.spans import paused, record_calls
+from penstock._src.profile.record.spans import paused, record, record_calls
 from penstock._src.profile.stats import SpanEvent, SpanStats
 from penstock.errors import UsageError
-from penstock.profile import log_timing, record, reset, snapshot, span
+from penstock.profile import log_timing, reset, snapshot, span
 
 
 def by_path() -> dict[tuple[str, ...], SpanStats]:
@@ -692,7 +692,7 @@ def test_a_page_of_an_ended_thread_goes_on_with_its_sums_whatever_it_holds() -> 
 
         def work(n: int = n) -> None:
             for _ in range(n):
-                profile.record("each", 1000)
+                record("each", 1000)
             profile.count("all", n)
             profile.gauge("level", n)
 
@@ -709,7 +709,7 @@ def test_a_snapshot_while_threads_record_is_never_torn() -> None:
 
     def work() -> None:
         while not stop.is_set():
-            profile.record("each", 1000)
+            record("each", 1000)
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
@@ -739,7 +739,7 @@ def test_a_reset_while_threads_record_leaves_only_what_ended_after_it() -> None:
 
     def work() -> None:
         while not stop.is_set():
-            profile.record("each", 1000)
+            record("each", 1000)
             written[0] += 1
 
     thread = threading.Thread(target=work)
@@ -759,7 +759,7 @@ def test_a_reset_while_threads_record_leaves_only_what_ended_after_it() -> None:
         thread.join()
     before = snapshot().by_name()["each"].count
     for _ in range(10):
-        profile.record("each", 1)
+        record("each", 1)
     assert snapshot().by_name()["each"].count == before + 10
     reset()
     assert snapshot().spans == ()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import profile
-from penstock._src.profile.diagnosis.verdict import verdict
+from penstock._src.profile.verdict.verdict import verdict
 
 torch = pytest.importorskip("torch")
 

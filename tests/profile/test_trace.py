@@ -150,7 +150,7 @@ _event = st.builds(SpanEvent, st.sampled_from(["a", "b"]), st.integers(0, 60), s
 @settings(max_examples=60)
 @given(st.lists(_event, max_size=25))
 def test_whatever_overlaps_the_tracks_nest_and_nothing_is_lost(events: list[SpanEvent]) -> None:
-    run = Snapshot(events=(ThreadEvents(1, "p", "t", True, 2, tuple(events)),), process=1)
+    run = Snapshot(events=(ThreadEvents(1, "p", "t", tuple(events)),), process=1)
     records = list(trace_events(run))
     check_trace({"traceEvents": records, "displayTimeUnit": "ns"})
     assert sum(record["ph"] == "X" for record in records) == len(events)

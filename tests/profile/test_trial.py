@@ -1,19 +1,18 @@
-"""Trials: whole epochs where workers have short ones, halves of batches of any build, and changes that do not help."""
+"""Trials: whole epochs where workers have short ones, halves of batches, and changes that do not help."""
 
 from __future__ import annotations
 
-import collections
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 
-from penstock._src.profile.diagnosis.case import Fix
-from penstock._src.profile.diagnosis.trial import FixTrial, batch_cost, try_fix
-from penstock._src.profile.diagnosis.verdict import verdict
+from penstock._src.profile.loader_info import LoaderInfo
+from penstock._src.profile.verdict.case import Fix
+from penstock._src.profile.verdict.trial import FixTrial, batch_cost, try_fix
+from penstock._src.profile.verdict.verdict import verdict
 from penstock.errors import UsageError
 from tests.profile.runs import Measured, loader_told, run, way
 
@@ -28,8 +27,8 @@ class Fake:
         self.begun: list[dict[str, Any]] = []
         self.ended = 0
 
-    def describe(self) -> dict[str, Any]:
-        return dict(self.told)
+    def describe(self) -> LoaderInfo:
+        return LoaderInfo.from_json(self.told)
 
     def variant(self, **options: Any) -> Fake:
         self.begun.append(options)
@@ -83,75 +82,41 @@ def test_nobody_waits_for_whole_epochs_that_take_long() -> None:
 # Halves of batches
 
 
-class Pair(NamedTuple):
-    image: Any
-    name: Any
+class Sized(Fake):
+    """Gives as many rows as it is asked for."""
+
+    def variant(self, **options: Any) -> Fake:
+        return Sized(np.arange(options["batch_size"]), **self.told) if options else self
 
 
-class Own(dict[str, Any]):
-    """A batch of somebody's own kind."""
-
-    scale = 3
-
-
-ROWS = np.arange(SIZE)
-NAMES = ["a", "b", "c", "d"]
+def test_half_a_batch_is_one_of_the_loader_made_with_half_the_size() -> None:
+    seen: list[int] = []
+    cost = batch_cost(Sized(np.arange(SIZE)), lambda batch: seen.append(len(batch)), SIZE)
+    assert cost is not None and cost.sizes == (2, 4) and sorted(set(seen)) == [2, 4]
 
 
-def sizes(batch: Any) -> Any:
-    """The same thing with lengths in it."""
-    if isinstance(batch, Mapping):
-        return {name: sizes(each) for name, each in batch.items()}
-    if isinstance(batch, (list, tuple)) and not all(isinstance(each, (str, dict)) for each in batch):
-        return [sizes(each) for each in batch]
-    return batch if isinstance(batch, (str, int)) else len(batch) if np.ndim(batch) else "one"
+def test_the_size_of_a_batch_that_processes_share_is_that_of_all_of_them() -> None:
+    seen: list[int] = []
+    assert batch_cost(Sized(np.arange(SIZE)), lambda batch: seen.append(len(batch)), SIZE, 3) is not None
+    assert set(seen) == {6, 4}
 
 
-@pytest.mark.parametrize(
-    ("batch", "half"),
-    [
-        ({"obs": {"img": ROWS}, "a": ROWS, "n": 7, "of": "four"}, {"obs": {"img": 2}, "a": 2, "n": 7, "of": "four"}),
-        ([ROWS, NAMES], [2, 2]),
-        ((ROWS, {"y": ROWS}, np.float32(3)), [2, {"y": 2}, "one"]),
-        (Pair(ROWS, NAMES), [2, 2]),
-        ([ROWS, ROWS, ROWS, ROWS], [2, 2, 2, 2]),  # as many fields as samples
-        ([[ROWS], [ROWS], [ROWS], {"deep": ROWS}], [[2], [2], [2], {"deep": 2}]),
-        (NAMES, 2),
-        ([{"boxes": np.zeros((n, 4))} for n in (1, 2, 3, 5)], 2),  # one thing for each sample
-        ({"x": ROWS, "weights": np.zeros(9)}, {"x": 2, "weights": 9}),
-        (types.MappingProxyType({"x": ROWS}), {"x": 2}),
-        (ROWS, 2),
-    ],
-)  # fmt: skip
-def test_a_batch_of_any_build_has_a_half(batch: Any, half: Any) -> None:
-    seen: list[Any] = []
-    cost = batch_cost(Fake(batch), seen.append, SIZE)
-    assert cost is not None and cost.sizes == (2, 4)
-    assert sizes(seen[0]) == half and seen[1] is batch
-    assert type(seen[0]) is type(batch)
+@pytest.mark.parametrize("size", [1, SIZE])
+def test_a_loader_without_half_batches_gives_nothing_and_no_traceback(size: int) -> None:
+    class Fixed(Fake):
+        def variant(self, **options: Any) -> Fake:
+            raise UsageError("its batches have no size")
 
-
-def test_a_batch_of_the_users_own_kind_stays_one() -> None:
-    seen: list[Any] = []
-    assert batch_cost(Fake(Own(x=ROWS)), lambda batch: seen.append((type(batch), batch.scale)), SIZE) is not None
-    assert set(seen) == {(Own, 3)}
-
-
-@pytest.mark.parametrize(
-    "batch",
-    [7, "text", None, {"n": 7}, (np.zeros(3), 1), object(), {"x": {1, 2, 3, 4}}, {"d": collections.deque(NAMES)}],
-)
-def test_a_batch_without_a_half_gives_nothing_and_no_traceback(batch: Any) -> None:
-    assert batch_cost(Fake(batch), lambda batch: pytest.fail("it must not run"), SIZE) is None
+    assert batch_cost(Fixed(), lambda batch: pytest.fail("it must not run"), size) is None
 
 
 def test_what_the_users_step_raises_is_his_to_see() -> None:
     def step(batch: Any) -> None:
-        if len(batch[0]) != SIZE:
+        if len(batch) != SIZE:
             raise TypeError("this model wants four")
 
     with pytest.raises(TypeError, match="wants four"):
-        batch_cost(Fake([ROWS, ROWS]), step, SIZE)
+        batch_cost(Sized(np.arange(SIZE)), step, SIZE)
 
 
 # What was not confirmed

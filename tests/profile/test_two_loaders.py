@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from penstock import profile
-from penstock._src.profile.diagnosis.verdict import verdict
 from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record import loader_pass
 from penstock._src.profile.record import steps as steps_module
 from penstock._src.profile.record.loader_pass import loader_id
 from penstock._src.profile.record.steps import steps
+from penstock._src.profile.verdict.verdict import verdict
 from penstock.profile import Snapshot
 from tests.profile.batches import Batches
 from tests.profile.runs import run

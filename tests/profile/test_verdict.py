@@ -22,13 +22,13 @@ from penstock._src.load.recreate import from_description, window_from
 from penstock._src.load.sampling.window import Clip, Transition, Window
 from penstock._src.load.settings import Mix
 from penstock._src.profile import messages
-from penstock._src.profile.diagnosis import trial
-from penstock._src.profile.diagnosis.case import Fix
-from penstock._src.profile.diagnosis.trial import Replay, batch_cost, try_fix
-from penstock._src.profile.diagnosis.verdict import verdict
 from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.registry import AccessPath, loader_infos, register, registered
 from penstock._src.profile.stats import Snapshot
+from penstock._src.profile.verdict import trial
+from penstock._src.profile.verdict.case import Fix
+from penstock._src.profile.verdict.trial import Replay, batch_cost, try_fix
+from penstock._src.profile.verdict.verdict import verdict
 from penstock.errors import UsageError
 from tests.lerobot import making
 from tests.load.image_store import ArrayStore
@@ -132,7 +132,7 @@ def test_without_the_loader_at_hand_there_is_a_verdict_and_a_note() -> None:
 
 
 def test_where_the_data_is_gone_no_other_training_is_recommended_and_the_place_is_named() -> None:
-    stores = [{"path": "/no/such/place", "kind": "ALOHA episodes", "words": {}}]
+    stores = [{"path": "/no/such/place", "kind": "ALOHA episodes", "open_options": {}}]
     told = loader_told(images=[image("a"), image("b")], stores=stores)
     found = verdict(run(61, 38, DECODING, loader=told), check=True)
     assert found.best is None and {fix.name for fix in found.fixes} > {"view in RAM", "fewer columns"}
@@ -298,7 +298,7 @@ def test_the_chinese_words_carry_the_same_numbers() -> None:
 
 def test_a_verdict_in_chinese_is_chinese_throughout() -> None:
     told = loader_told(images=[image("相机一", can_scale=True), image("相机二")], stores=[])
-    moved = {**told, "stores": [{"path": "/no", "words": {}}]}
+    moved = {**told, "stores": [{"path": "/no", "open_options": {}}]}
     texts = [
         verdict(run(61, 38, DECODING, steps=9, loader=told), loader=Measured(told, *WAYS)),
         verdict(run(61, 38, DECODING, loader=moved), check=True),
@@ -377,7 +377,7 @@ def test_a_loader_tells_what_its_batches_need(loader: Loader) -> None:
     assert told["images_per_batch"] == 8 and told["made_per_batch"] == pytest.approx(100 / 13)
     assert cameras["cam"]["can_scale"] and not cameras["raw"]["can_scale"]
     assert cameras["cam"]["view_row_bytes"] == 3 * 24 * 32 and cameras["cam"]["view"] is None
-    assert told["stores"][0]["words"] is None  # arrays of this process: nobody else can open them
+    assert told["stores"][0]["open_options"] is None  # arrays of this process: nobody else can open them
 
 
 def test_the_ways_of_a_real_loader_are_measured(loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:

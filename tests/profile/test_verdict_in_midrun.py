@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from penstock import profile
-from penstock._src.profile.diagnosis.trial import preserved_rng_state
 from penstock._src.profile.record.registry import tunable_of
+from penstock._src.profile.verdict.trial import preserved_rng_state
 
 torch = pytest.importorskip("torch")
 
@@ -66,7 +66,7 @@ def test_shared_generators_stand_where_they_stood() -> None:
 
 
 def test_open_spans_and_steps_know_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, spent_ns = importlib.import_module("penstock._src.profile.diagnosis.verdict"), 0
+    module, spent_ns = importlib.import_module("penstock._src.profile.verdict.verdict"), 0
     judge = module._judged
 
     def timed(*words: Any) -> Any:

@@ -11,8 +11,8 @@ import pytest
 
 from penstock import profile
 from penstock._src.load.loader import Loader
-from penstock._src.profile.diagnosis.verdict import verdict
 from penstock._src.profile.record.registry import loader_infos, register, unregister
+from penstock._src.profile.verdict.verdict import verdict
 from tests.load.image_store import ArrayStore
 from tests.profile.runs import Measured, loader_told, run
 

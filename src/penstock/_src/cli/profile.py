@@ -12,8 +12,8 @@ from penstock.errors import PenstockError, UsageError
 
 if TYPE_CHECKING:
     from penstock._src.load.loader import Loader
-    from penstock._src.profile.diagnosis.verdict import Verdict
     from penstock._src.profile.stats import Snapshot
+    from penstock._src.profile.verdict.verdict import Verdict
 
 _EPILOG = """\
 examples:
@@ -92,8 +92,8 @@ def verdict_of(snapshot: Snapshot, *, check: bool, seconds: float) -> tuple[Verd
 
     The verdict is None where nothing marked a step.
     """
-    from penstock._src.profile.diagnosis.verdict import verdict
     from penstock._src.profile.messages import message
+    from penstock._src.profile.verdict.verdict import verdict
 
     if not snapshot.steps.count:
         return None, [message("no step")], True
@@ -107,10 +107,10 @@ def verdict_of(snapshot: Snapshot, *, check: bool, seconds: float) -> tuple[Verd
 def _loader(snapshot: Snapshot) -> tuple[Loader | None, list[str], bool]:
     """The loader of the run made again, where its data lies on this machine; False where data cannot be opened."""
     from penstock._src.load.recreate import from_description
-    from penstock._src.profile.diagnosis.model_inputs import leading
-    from penstock._src.profile.diagnosis.verdict import missing_data
     from penstock._src.profile.loader_info import PENSTOCK_LOADER
     from penstock._src.profile.messages import message
+    from penstock._src.profile.verdict.model_inputs import leading
+    from penstock._src.profile.verdict.verdict import missing_data
 
     described = leading(snapshot.loaders)
     if not snapshot.loaders:
@@ -127,8 +127,8 @@ def _loader(snapshot: Snapshot) -> tuple[Loader | None, list[str], bool]:
 
 
 def _print_text(snapshot: Snapshot, verdict: Verdict | None, notes: list[str], lang: Any) -> None:
-    from penstock._src.profile.diagnosis.texts import note_text
     from penstock._src.profile.report.table import epoch_lines, table
+    from penstock._src.profile.verdict.texts import note_text
 
     print("\n".join([table(snapshot, lang=lang), *epoch_lines(snapshot, lang=lang)]))
     if verdict is not None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 
 from penstock._src.profile.record.histogram import middle_ns, pairs_of
-from penstock._src.profile.stats import Snapshot, SpanStats, StepStats, span_stats
+from penstock._src.profile.stats import Snapshot, SpanStats, StepStats, combine_spans
 
 
 def between(before: Snapshot, after: Snapshot) -> Snapshot:
-    """What happened from one snapshot to a later one of the same run: its spans and steps alone."""
+    """What happened from one snapshot to a later one of the same run: its spans and steps alone.
+
+    Threads come and go, and a new one goes on with the sums of one that has ended: only what all of them did together
+    can be told apart.
+    """
     if after.start_ns != before.start_ns or after.process != before.process:
         return after  # it was reset in between: everything in it is new
     steps = StepStats(
@@ -26,72 +31,39 @@ def between(before: Snapshot, after: Snapshot) -> Snapshot:
 
 def sums(snapshot: Snapshot) -> Snapshot:
     """What `between` needs of a snapshot, without its series and events: small enough to keep several."""
-    steps = snapshot.steps
-    return Snapshot(
-        spans=snapshot.spans,
-        gpu=snapshot.gpu,
-        steps=StepStats(count=steps.count, total_ns=steps.total_ns, wait_total_ns=steps.wait_total_ns),
-        process=snapshot.process,
-        start_ns=snapshot.start_ns,
-        taken_ns=snapshot.taken_ns,
-    )
-
-
-_Threads = dict[tuple[int, str], SpanStats]
+    steps = replace(snapshot.steps, series=())
+    return replace(snapshot, steps=steps, epochs=(), memory=(), machine={}, loaders=(), events=())
 
 
 def _newer(before: Iterable[SpanStats], after: Iterable[SpanStats]) -> tuple[SpanStats, ...]:
-    known = _grouped(before)
-    return tuple(each for key, new in _grouped(after).items() for each in _stage(known.get(key, {}), new))
+    known = _by_place(before)
+    found = [_less(new, known[place]) if place in known else new for place, new in _by_place(after).items()]
+    return tuple(each for each in found if each.count > 0)
 
 
-def _grouped(spans: Iterable[SpanStats]) -> dict[tuple[tuple[str, ...], str], _Threads]:
-    """Spans by parents and name, then by thread; threads that share a name are one."""
-    found: dict[tuple[tuple[str, ...], str], _Threads] = {}
+def _by_place(spans: Iterable[SpanStats]) -> dict[tuple[tuple[str, ...], str], SpanStats]:
+    """Spans by parents and name, those of all threads as one."""
+    grouped: dict[tuple[tuple[str, ...], str], list[SpanStats]] = {}
     for each in spans:
-        threads = found.setdefault((each.path, each.name), {})
-        key = each.process, each.thread
-        threads[key] = _combined([threads[key], each]) if key in threads else each
-    return found
+        grouped.setdefault((each.path, each.name), []).append(each)
+    return {place: combine_spans(alike) for place, alike in grouped.items()}
 
 
-def _stage(old: _Threads, new: _Threads) -> list[SpanStats]:
-    """What came to a stage: thread by thread, or in all where a thread has the page, and the sums, of one before it."""
-    if all(key in new and _is_within(each, new[key]) for key, each in old.items()):
-        found = [_combined([each], [old[key]]) if key in old else each for key, each in new.items()]
-    else:
-        found = [_combined(sorted(new.values(), key=lambda each: -each.count), list(old.values()))]
-    return [each for each in found if each.count > 0]
-
-
-def _is_within(old: SpanStats, new: SpanStats) -> bool:
-    counts = dict(new.histogram)
-    return old.count <= new.count and all(counts.get(bucket, 0) >= count for bucket, count in old.histogram)
-
-
-def _combined(spans: Sequence[SpanStats], less: Sequence[SpanStats] = ()) -> SpanStats:
-    """Spans of one stage as one, where the first ran, less what others had."""
-    counts: Counter[int] = Counter()
-    for each in spans:
-        counts.update(dict(each.histogram))
-    for each in less:
-        counts.subtract(dict(each.histogram))
+def _less(after: SpanStats, before: SpanStats) -> SpanStats:
+    counts = Counter(dict(after.histogram))
+    counts.subtract(dict(before.histogram))
     pairs = pairs_of(counts)
-    min_ns, max_ns = min(each.min_ns for each in spans), max(each.max_ns for each in spans)
-    if less and pairs:
+    min_ns, max_ns = after.min_ns, after.max_ns
+    if pairs:
         # The extremes of the time between are not known, but the buckets at its ends are: they bound the percentiles.
         low_ns, high_ns = (round(middle_ns(pairs[end][0])) for end in (0, -1))
         min_ns, max_ns = max(low_ns, min_ns), max(low_ns, min(high_ns, max_ns))
-    first = spans[0]
-    return span_stats(
-        first.name,
-        pairs,
-        path=first.path,
-        process=first.process,
-        thread=first.thread,
-        count=sum(each.count for each in spans) - sum(each.count for each in less),
-        total_ns=max(0, sum(each.total_ns for each in spans) - sum(each.total_ns for each in less)),
-        self_ns=max(0, sum(each.self_ns for each in spans) - sum(each.self_ns for each in less)),
+    return replace(
+        after,
+        count=after.count - before.count,
+        total_ns=max(0, after.total_ns - before.total_ns),
+        self_ns=max(0, after.self_ns - before.self_ns),
         min_ns=min_ns,
         max_ns=max_ns,
+        histogram=pairs,
     )

@@ -1,16 +1,15 @@
-"""`LoaderInfo`: what a loader tells the profiler of itself, typed; JSON there and back (`subjects` of RUN.json).
+"""`LoaderInfo`: what a loader tells the profiler of itself, typed; JSON there and back (`loaders` of RUN.json).
 
-Whatever yields batches fills one in its `describe()`. A field that is None is not known. `other` holds facts of a
-user's own loader that are no fields here: they are kept in the file and shown on the page.
+Whatever yields batches fills one in its `describe()`. A field that is None is not known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
-from penstock._src.profile.schema import decode, decode_fields, encode, encode_fields, json_name, refuse
+from penstock._src.profile.schema import decode_fields, encode_fields, refuse
 
 PENSTOCK_LOADER = "penstock.Loader"
 TORCH_LOADER = "torch.utils.data.DataLoader"
@@ -63,7 +62,7 @@ class StoreInfo:
     rows: int | None = None
     weight: float = 1.0
     """In a mixture."""
-    open_options: Mapping[str, Any] | None = field(default=None, metadata={"json": "words"})
+    open_options: Mapping[str, Any] | None = None
     """None where only the process that made the store can open it."""
 
 
@@ -116,8 +115,8 @@ class LoaderInfo:
     """Whether the process has a GPU."""
     exact: bool | None = None
     resize: str | None = None
-    images: tuple[ImageInfo, ...] = field(default=(), metadata={"json": "images"})
-    images_per_batch: float | None = field(default=None, metadata={"json": "images_per_batch"})
+    images: tuple[ImageInfo, ...] = ()
+    images_per_batch: float | None = None
     """That are asked for."""
     made_per_batch: float | None = None
     """That were decoded or copied; a batch needs an image once."""
@@ -138,25 +137,25 @@ class LoaderInfo:
     """Whether the steps ask it beside another loader."""
     ended: bool | None = None
 
-    other: Mapping[str, Any] = field(default_factory=dict)
-
     @property
     def is_fed(self) -> bool:
         """Whether training steps had batches of it."""
         return bool(self.step_batches or self.is_companion)
 
+    @property
+    def processes(self) -> int:
+        """That share each batch."""
+        shard = (self.options or {}).get("shard")
+        return int(shard[1]) if shard else 1
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; what is not known is left out."""
-        known = encode_fields(replace(self, other={}))
-        del known["other"]
-        return {**{name: value for name, value in known.items() if value not in (None, [])}, **encode(self.other)}
+        return {name: value for name, value in encode_fields(self).items() if value not in (None, [])}
 
     @staticmethod
     def from_json(data: Any, place: str = "") -> LoaderInfo:
-        """What `to_json` wrote, or a table of a user's own loader; UsageError names the value that is wrong."""
+        """What `to_json` wrote; UsageError names the value that is wrong."""
         if not isinstance(data, Mapping):
             refuse(data, place, "a table")
-        known = {json_name(each) for each in fields(LoaderInfo)}
-        other = decode(Mapping[str, Any], {name: each for name, each in data.items() if name not in known}, place)
-        found: LoaderInfo = decode_fields(LoaderInfo, data, place, other=other)
+        found: LoaderInfo = decode_fields(LoaderInfo, data, place)
         return found

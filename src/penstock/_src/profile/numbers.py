@@ -11,8 +11,6 @@ from typing import Any
 
 from penstock.errors import UsageError
 
-_MOST = 1 << 63
-
 
 def real_number(value: Any, call: str) -> float:
     """A float; infinity where none holds it. `call` names who asks: `gauge(name, value)`."""
@@ -31,16 +29,12 @@ def real_number(value: Any, call: str) -> float:
 
 
 def whole_number(value: Any, call: str) -> int:
-    """An int that a word of 64 bits holds."""
-    if type(value) is not int:
-        try:
-            value = operator.index(value)
-        except (TypeError, ValueError, RuntimeError) as error:
-            message = f"{call}: a whole number is needed, not {_kind(value)}"
-            raise UsageError(message, hint="int(value) makes one of a float or a text") from error
-    if not -_MOST <= value < _MOST:
-        raise UsageError(f"{call}: the number is beyond 64 bits: {value.bit_length()} bits")
-    return int(value)
+    """An int."""
+    try:
+        return int(operator.index(value))
+    except (TypeError, ValueError, RuntimeError) as error:
+        message = f"{call}: a whole number is needed, not {_kind(value)}"
+        raise UsageError(message, hint="int(value) makes one of a float or a text") from error
 
 
 def _kind(value: Any) -> str:

@@ -20,14 +20,13 @@ from penstock._src.system import files
 from penstock.errors import OutputFailed, UsageError
 
 _REAL = (-sys.float_info.max, sys.float_info.max)
-_DEEPEST = 32
 _NEEDED = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
 # Writing
 
 
-def encode(value: Any, depth: int = 0) -> Any:
+def encode(value: Any) -> Any:
     """A value that JSON has and a reader can compute with: arrays and tensors become numbers and lists, dataclasses
     tables, a number that is not finite nothing, and whatever else there is a text."""
     if value is None or isinstance(value, bool):
@@ -37,31 +36,24 @@ def encode(value: Any, depth: int = 0) -> Any:
         return number if _REAL[0] <= number <= _REAL[1] else None
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()  # a path may hold half a letter
-    if depth == _DEEPEST:
-        return reprlib.repr(value)
     if isinstance(value, Mapping):
-        return {encode(str(name)): encode(each, depth + 1) for name, each in value.items()}
+        return {encode(str(name)): encode(each) for name, each in value.items()}
     if isinstance(value, tuple) and value and hasattr(value[0], "_fields"):
         return [list(each) for each in value]  # rows of numbers, of which there are many
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [encode(each, depth + 1) for each in value]
+        return [encode(each) for each in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return value.to_json() if hasattr(value, "to_json") else encode_fields(value, depth)
+        return value.to_json() if hasattr(value, "to_json") else encode_fields(value)
     try:
         listed = value.tolist()
     except (AttributeError, TypeError, ValueError, RuntimeError):  # no array
         return encode(str(value))
-    return encode(listed, depth + 1)
+    return encode(listed)
 
 
-def encode_fields(value: Any, depth: int = 0) -> dict[str, Any]:
-    """The fields of a dataclass by their names in the file."""
-    return {json_name(each): encode(getattr(value, each.name), depth + 1) for each in fields(value)}
-
-
-def json_name(of: Field[Any]) -> str:
-    """The name of a dataclass's field in the file."""
-    return str(of.metadata.get("json", of.name))
+def encode_fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass by their names."""
+    return {each.name: encode(getattr(value, each.name)) for each in fields(value)}
 
 
 @contextmanager
@@ -102,11 +94,11 @@ def decode(kind: Any, value: Any, place: str) -> Any:
 def decode_fields(kind: Any, value: Mapping[str, Any], place: str, **known: Any) -> Any:
     """A dataclass of the fields that a table has; those in `known` are read already."""
     for each, hint in _hints(kind):
-        name = json_name(each)
-        if each.name in known:
+        name = each.name
+        if name in known:
             continue
         if name in value:
-            known[each.name] = decode(hint, value[name], _inside(place, name))
+            known[name] = decode(hint, value[name], _inside(place, name))
         elif each.default is MISSING and each.default_factory is MISSING:
             raise UsageError(f"the profile is damaged: {_inside(place, name)} is missing")
     return kind(**known)

@@ -4,41 +4,34 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from penstock._src.profile.loader_info import LoaderInfo
-from penstock._src.profile.record.histogram import Pairs, merge_pairs, percentile_ns
+from penstock._src.profile.record.histogram import Durations, pairs_of
 from penstock._src.profile.schema import decode, decode_fields, decode_rows, encode_fields, refuse, replacing
 from penstock.errors import UsageError
 
-VERSION = 1
+VERSION = 2
 
 
-@dataclass(frozen=True)
-class SpanStats:
+@dataclass(frozen=True, kw_only=True)
+class SpanStats(Durations):
     """One span under its parents (`path`, outermost first) in one thread, or, merged, by name alone.
 
-    `total_ns` holds the children, `self_ns` does not. `histogram` is (bucket, count) pairs of histogram.py. Where calls
-    of several rows are merged, `total_ns` holds the time of a call inside a call of the same name (recursion, tasks at
-    once) only once; the durations of such inner calls are `nested_ns`.
+    `total_ns` holds the children, `self_ns` does not. Where calls of several rows are merged, `total_ns` holds the time
+    of a call inside a call of the same name (recursion, tasks at once) only once; the durations of such inner calls are
+    `nested_ns`.
     """
 
     name: str
-    path: tuple[str, ...]
-    process: int
-    thread: str
-    count: int
-    total_ns: int
-    self_ns: int
-    min_ns: int
-    max_ns: int
-    p50_ns: int
-    p95_ns: int
-    p99_ns: int
-    histogram: tuple[tuple[int, int], ...] = ()
+    path: tuple[str, ...] = ()
+    process: int = 0
+    thread: str = ""
+    self_ns: int = 0
     nested_ns: int = 0
 
     @property
@@ -47,54 +40,35 @@ class SpanStats:
         return (self.total_ns + self.nested_ns) / self.count if self.count else 0.0
 
 
-def span_stats(
-    name: str,
-    histogram: Pairs,
-    *,
-    total_ns: int,
-    min_ns: int,
-    max_ns: int,
-    self_ns: int | None = None,
-    path: tuple[str, ...] = (),
-    process: int = 0,
-    thread: str = "",
-    count: int | None = None,
-    nested_ns: int = 0,
-) -> SpanStats:
-    """A `SpanStats` with its percentiles taken from the histogram."""
-    p50_ns, p95_ns, p99_ns = (percentile_ns(histogram, each, min_ns, max_ns) for each in (0.50, 0.95, 0.99))
-    return SpanStats(
-        name=name,
-        path=path,
-        process=process,
-        thread=thread,
-        count=sum(n for _, n in histogram) if count is None else count,
-        total_ns=total_ns,
-        self_ns=total_ns if self_ns is None else self_ns,
-        min_ns=min_ns,
-        max_ns=max_ns,
-        p50_ns=p50_ns,
-        p95_ns=p95_ns,
-        p99_ns=p99_ns,
-        histogram=histogram,
-        nested_ns=nested_ns,
+def combine_spans(spans: Sequence[SpanStats]) -> SpanStats:
+    """Several rows as one, which is where the first is: all figures summed."""
+    counts: Counter[int] = Counter()
+    for each in spans:
+        counts.update(dict(each.histogram))
+    return replace(
+        spans[0],
+        count=sum(each.count for each in spans),
+        total_ns=sum(each.total_ns for each in spans),
+        self_ns=sum(each.self_ns for each in spans),
+        nested_ns=sum(each.nested_ns for each in spans),
+        min_ns=min((each.min_ns for each in spans if each.count), default=0),
+        max_ns=max(each.max_ns for each in spans),
+        histogram=pairs_of(counts),
     )
 
 
-def merge_spans(name: str, spans: Iterable[SpanStats]) -> SpanStats:
-    """Several of one name as one. A call inside a call of the same name adds to all figures but the total."""
-    all_of_them = list(spans)
-    total_ns = sum(each.total_ns for each in all_of_them if name not in each.path)
-    return span_stats(
-        name,
-        merge_pairs(each.histogram for each in all_of_them),
-        total_ns=total_ns,
-        self_ns=sum(each.self_ns for each in all_of_them),
-        min_ns=min((each.min_ns for each in all_of_them if each.count), default=0),
-        max_ns=max((each.max_ns for each in all_of_them), default=0),
-        count=sum(each.count for each in all_of_them),
-        nested_ns=sum(each.total_ns + each.nested_ns for each in all_of_them) - total_ns,
-    )
+def merge_by_name(spans: Iterable[SpanStats]) -> list[SpanStats]:
+    """One for each name. A call inside a call of the same name adds to all figures but the total."""
+    grouped: dict[str, list[SpanStats]] = {}
+    for each in spans:
+        grouped.setdefault(each.name, []).append(each)
+    found = []
+    for name, alike in grouped.items():
+        inner_ns = sum(each.total_ns for each in alike if name in each.path)
+        all_of = combine_spans(alike)
+        total_ns, nested_ns = all_of.total_ns - inner_ns, all_of.nested_ns + inner_ns
+        found.append(replace(all_of, path=(), process=0, thread="", total_ns=total_ns, nested_ns=nested_ns))
+    return found
 
 
 @dataclass(frozen=True)
@@ -112,13 +86,6 @@ class GaugeStats:
         object.__setattr__(self, "mean", max(self.min, min(self.mean, self.max)))
 
 
-class Counts(dict[str, int]):
-    """Counters by name; one that nobody counted since the last reset is 0."""
-
-    def __missing__(self, name: str) -> int:
-        return 0
-
-
 class StepPoint(NamedTuple):
     """A step of the series; where the series is thinned, the mean of a few steps that begin with this one."""
 
@@ -128,25 +95,25 @@ class StepPoint(NamedTuple):
     wait_ns: int
 
 
-@dataclass(frozen=True)
-class StepStats:
+@dataclass(frozen=True, kw_only=True)
+class StepStats(Durations):
     """The training steps between marks; `wait_ns` of a step is the time that its loop waited for data."""
 
     count: int = 0
     total_ns: int = 0
-    wait_total_ns: int = 0
-    mean_ns: float = 0.0
     min_ns: int = 0
     max_ns: int = 0
-    p50_ns: int = 0
-    p95_ns: int = 0
-    p99_ns: int = 0
+    wait_total_ns: int = 0
     series: tuple[StepPoint, ...] = ()
     steps_per_point: int = 1
     batches: int = 0
     """That its loop took and used, where a loader tells."""
     cpu_total_ns: int = 0
     """What the thread of the loop worked on them."""
+
+    @property
+    def wait_mean_ns(self) -> float:
+        return self.wait_total_ns / self.count if self.count else 0.0
 
     @property
     def wait_share(self) -> float:
@@ -185,13 +152,11 @@ class SpanEvent(NamedTuple):
 
 @dataclass(frozen=True)
 class ThreadEvents:
-    """The last calls of one thread, oldest first; `owners` threads have used this buffer one after the other."""
+    """The last calls of one thread, oldest first; threads that have ended may have left some of them."""
 
     process: int
     process_name: str
     thread: str
-    is_alive: bool
-    owners: int
     events: tuple[SpanEvent, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -220,21 +185,21 @@ class Snapshot:
     """What a profile knew at one moment; times are those of `time.perf_counter_ns`, one clock for all processes."""
 
     spans: tuple[SpanStats, ...] = ()
-    counters: Mapping[str, int] = field(default_factory=Counts)
+    counters: Mapping[str, int] = field(default_factory=Counter)
+    """By name; one that nobody counted since the last reset is 0."""
     gauges: Mapping[str, GaugeStats] = field(default_factory=dict)
     steps: StepStats = field(default_factory=StepStats)
     epochs: tuple[EpochStats, ...] = ()
     memory: tuple[MemoryPoint, ...] = ()
     gpu: tuple[SpanStats, ...] = ()
     machine: Mapping[str, Any] = field(default_factory=dict)
-    loaders: tuple[LoaderInfo, ...] = field(default=(), metadata={"json": "subjects"})
+    loaders: tuple[LoaderInfo, ...] = ()
     events: tuple[ThreadEvents, ...] = ()
     lost: Mapping[str, int] = field(default_factory=dict)
     process: int = 0
     start_ns: int = 0
     taken_ns: int = 0
     taken_at: float = 0.0
-    version: int = field(default=VERSION, metadata={"json": "penstock_profile"})
 
     @property
     def duration_ns(self) -> int:
@@ -243,15 +208,12 @@ class Snapshot:
 
     def by_name(self) -> dict[str, SpanStats]:
         """The spans of all threads and processes merged by name, the largest total first."""
-        grouped: dict[str, list[SpanStats]] = {}
-        for each in self.spans:
-            grouped.setdefault(each.name, []).append(each)
-        merged = [merge_spans(name, spans) for name, spans in grouped.items()]
+        merged = merge_by_name(self.spans)
         return {each.name: each for each in sorted(merged, key=lambda each: (-each.total_ns, each.name))}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {"penstock_profile": self.version, **encode_fields(self)}
+        return {"penstock_profile": VERSION, **encode_fields(self)}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Snapshot:
@@ -260,8 +222,8 @@ class Snapshot:
             raise UsageError("this is no profile of penstock: the key 'penstock_profile' is missing")
         if data["penstock_profile"] != VERSION:
             raise UsageError(f"the profile has version {data['penstock_profile']!r}, this penstock reads {VERSION}")
-        found: Snapshot = decode_fields(Snapshot, data, "", version=VERSION)
-        return replace(found, counters=Counts(found.counters))
+        found: Snapshot = decode_fields(Snapshot, data, "")
+        return replace(found, counters=Counter(found.counters))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write JSON; a file of that name is replaced in one go."""

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -37,7 +37,6 @@ class Entry(NamedTuple):
     state: int
     pid: int
     pid_ticks: int
-    owners: int
     thread: str
     process: str
 
@@ -105,7 +104,7 @@ class Board:
 
     def _sign(self, number: int) -> None:
         thread, process = (at.fit_text(text, at.ENTRY_TEXT_BYTES) for text in (_thread_name(), _process_name()))
-        owner = os.getpid(), pid_ticks(os.getpid()), at.ENTRY.unpack_from(self.map, self._entry(number))[3] + 1
+        owner = os.getpid(), pid_ticks(os.getpid())
         sizes = len(thread), len(process)
         at.ENTRY.pack_into(self.map, self._entry(number), at.ALIVE, *owner, *sizes, thread, process)
         self.words[at.B_BUFFERS] = max(self.words[at.B_BUFFERS], number + 1)
@@ -183,16 +182,14 @@ def _tell_children(board: Board) -> None:
 
 
 def _create() -> Board:
-    fd = memory_file("penstock-profile")
-    os.ftruncate(fd, at.BUFFERS_AT)
+    try:
+        fd = memory_file("penstock-profile")
+        os.ftruncate(fd, at.BUFFERS_AT)
+    except OSError:  # no shared memory to be had: the program that is measured must not fail for it
+        fd = -1
     board = Board(fd)
-    token = int.from_bytes(os.urandom(7), "little")
-    for word, value in (
-        (at.B_VERSION, at.LAYOUT_VERSION), (at.B_TOKEN, token), (at.B_START_NS, _IMPORTED_NS),
-        (at.B_RESET_NS, _IMPORTED_NS),
-        (at.B_MAGIC, at.MAGIC),
-    ):  # fmt: skip
-        board.words[word] = value
+    board.words[at.B_TOKEN] = int.from_bytes(os.urandom(7), "little")
+    board.reset_ns = _IMPORTED_NS
     return board
 
 
@@ -203,21 +200,14 @@ def _join(address: str) -> Board | None:
         pid, number, token = address.split("/")
         fd = os.open(f"/proc/{int(pid)}/fd/{int(number)}", os.O_RDWR | os.O_CLOEXEC)
         if os.fstat(fd).st_size >= at.BUFFERS_AT:
-            words = memoryview(os.pread(fd, at.HEADER_BYTES, 0)).cast("q")
-            known = words[at.B_MAGIC], words[at.B_VERSION], words[at.B_TOKEN]
-            if known == (at.MAGIC, at.LAYOUT_VERSION, int(token, 16)):
-                return Board(fd)
+            board = Board(fd)
+            if board.words[at.B_TOKEN] == int(token, 16):
+                return board
     except (OSError, ValueError):
         pass  # no such process any more: a board of our own is made
     if fd >= 0:
         os.close(fd)
     return None
-
-
-def after_fork(action: Callable[[], None]) -> None:
-    """Run `action` in every child of fork, once its locks are fresh."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=action)
 
 
 def _fresh_locks() -> None:
@@ -228,30 +218,20 @@ def _fresh_locks() -> None:
         _tell_children(_board)
 
 
-after_fork(_fresh_locks)
+os.register_at_fork(after_in_child=_fresh_locks)
 
 
 # Processes
 
 
-_ticks: dict[int, int] = {}
-
-
 def pid_ticks(pid: int) -> int:
-    """When a process started, in ticks since boot: tells a reused process number from the first; 0: unknown."""
-    if pid == os.getpid() and pid in _ticks:
-        return _ticks[pid]
-    ticks = 0
+    """When a process started, in ticks since boot: tells a reused process number from the first; 0: it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-        ticks = 0 if fields[0] in (b"Z", b"X") else int(fields[19])
-    except (OSError, IndexError, ValueError):
-        pass  # it has ended, or there is no /proc
-    if pid == os.getpid():
-        _ticks.clear()
-        _ticks[pid] = ticks
-    return ticks
+    except OSError:
+        return 0
+    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 def is_alive(pid: int, ticks: int) -> bool:

@@ -16,7 +16,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from penstock._src.profile.record import layout as at
-from penstock._src.profile.record.board import Board, open_board
+from penstock._src.profile.record.board import open_board
 from penstock._src.profile.record.histogram import N_BUCKETS, PER_OCTAVE
 from penstock.errors import UsageError
 
@@ -79,16 +79,10 @@ class ThreadBuffer:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._board: Board | None = None
-        self._pid = os.getpid()
-        self.number = -1
-        try:
-            self._board = open_board()
-            self.number, self.page = self._board.claim()
-        except OSError:  # no shared memory to be had: the program that is measured must not fail for it
-            self.number, self.page = -1, mmap.mmap(-1, at.PAGE_BYTES)
-        self.words = memoryview(self.page).cast("q")
-        self.board_words = memoryview(bytes(at.HEADER_BYTES)).cast("q") if self._board is None else self._board.words
+        self._pid, self.number = os.getpid(), -1
+        self._board = open_board()
+        self.number, self.page = self._board.claim()
+        self.words, self.board_words = memoryview(self.page).cast("q"), self._board.words
         self.root = self.node = Node("", None, at.ROOT)
         self.orphans: list[Node] = []
         self.counters: dict[str, int] = {}
@@ -105,7 +99,7 @@ class ThreadBuffer:
 
     def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
         # In a child of fork this is the buffer of the parent's thread, which lives on.
-        if self.number >= 0 and self._board is not None and self._pid == getpid():
+        if self.number >= 0 and self._pid == getpid():
             self._board.release(self.number, is_full=self.words[at.P_NODES] >= at.N_NODES)
 
     @property

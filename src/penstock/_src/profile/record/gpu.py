@@ -15,14 +15,13 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from time import perf_counter_ns
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from penstock._src.profile.record.decorator import decorate
 from penstock._src.profile.record.histogram import Histogram
 from penstock._src.profile.record.machine import tell_machine
 from penstock._src.profile.record.spans import Span, awaited, is_enabled, span
-from penstock._src.profile.stats import SpanEvent, SpanStats, ThreadEvents, span_stats
+from penstock._src.profile.stats import SpanEvent, SpanStats, ThreadEvents
 
 MOST_WAITING = 256
 """Stages whose events may be under way at once; a further one is left out and counted as lost."""
@@ -221,9 +220,7 @@ class gpu_span:
         # A graph that is captured would keep the events as its own.
         return None if cuda.is_current_stream_capturing() else _stages.begin(cuda)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         thread = threading.get_ident()
         of_thread = self._open.get(thread)
         stage = of_thread.pop() if of_thread else None
@@ -252,10 +249,9 @@ def stats() -> tuple[SpanStats, ...]:
     _stages.read(MOST_WAITING)
     with _stages.lock:
         found = [
-            span_stats(name, each.pairs, total_ns=each.total_ns, min_ns=each.min_ns, max_ns=each.max_ns,
-                       process=os.getpid(), thread="CUDA", count=each.count)
+            SpanStats(name=name, **vars(each.durations()), self_ns=each.total_ns, process=os.getpid(), thread="CUDA")
             for name, each in _stages.found.items()
-        ]  # fmt: skip
+        ]
     return tuple(sorted(found, key=lambda each: (-each.total_ns, each.name)))
 
 
@@ -265,7 +261,7 @@ def events(since_ns: int = 0) -> tuple[ThreadEvents, ...]:
     with _stages.lock:
         found = {device: timeline.events(since_ns) for device, timeline in sorted(_stages.timelines.items())}
     return tuple(
-        ThreadEvents(os.getpid(), "", f"GPU {device}" if device else "GPU", True, 1, each)
+        ThreadEvents(os.getpid(), "", f"GPU {device}" if device else "GPU", each)
         for device, each in found.items()
         if each
     )

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
 
 # From 1 ns to 2^48 ns (78 hours); what is longer goes into the last bucket, and its true size into `max_ns`.
 PER_OCTAVE = 8
@@ -22,59 +26,67 @@ def middle_ns(bucket: int) -> float:
     return float(2.0 ** ((bucket + 0.5) / PER_OCTAVE))
 
 
-def percentile_ns(pairs: Pairs, fraction: float, min_ns: int, max_ns: int) -> int:
-    """The duration that `fraction` of all do not exceed (nearest rank); `pairs` are (bucket, count), ascending."""
-    total = sum(count for _, count in pairs)
-    if total == 0:
-        return 0
-    rank = max(1, math.ceil(fraction * total))
-    if rank == total:
-        return max_ns
-    below = 0
-    for bucket, count in pairs:
-        below += count
-        if below >= rank:
-            return round(min(max(middle_ns(bucket), min_ns), max_ns))
-    return max_ns
-
-
-def merge_pairs(many: Iterable[Pairs]) -> Pairs:
-    """Several histograms as one."""
-    merged: dict[int, int] = {}
-    for pairs in many:
-        for bucket, count in pairs:
-            merged[bucket] = merged.get(bucket, 0) + count
-    return pairs_of(merged)
-
-
 def pairs_of(counts: Mapping[int, int]) -> Pairs:
     """Counts by bucket as ascending pairs, empty buckets left out."""
     return tuple(sorted((bucket, count) for bucket, count in counts.items() if count > 0))
 
 
-class Histogram:
-    """Count, total, extremes and percentiles of durations that one process records."""
+@dataclass(frozen=True, kw_only=True)
+class Durations:
+    """Count, total, extremes and percentiles of durations; `histogram` is (bucket, count) pairs, ascending."""
 
-    __slots__ = ("_counts", "count", "max_ns", "min_ns", "total_ns")
+    count: int
+    total_ns: int
+    min_ns: int
+    max_ns: int
+    histogram: Pairs = ()
+
+    @property
+    def mean_ns(self) -> float:
+        return self.total_ns / self.count if self.count else 0.0
+
+    @property
+    def p50_ns(self) -> int:
+        return self.percentile_ns(0.50)
+
+    @property
+    def p95_ns(self) -> int:
+        return self.percentile_ns(0.95)
+
+    @property
+    def p99_ns(self) -> int:
+        return self.percentile_ns(0.99)
+
+    def percentile_ns(self, fraction: float) -> int:
+        """The duration that `fraction` of all do not exceed (nearest rank)."""
+        ends = list(accumulate(count for _, count in self.histogram))
+        if not ends:
+            return 0
+        rank = max(1, math.ceil(fraction * ends[-1]))
+        if rank == ends[-1]:
+            return self.max_ns
+        bucket = self.histogram[bisect_left(ends, rank)][0]
+        return round(min(max(middle_ns(bucket), self.min_ns), self.max_ns))
+
+
+class Histogram:
+    """Durations that one process records."""
 
     def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
+        self._counts: Counter[int] = Counter()
         self.count = self.total_ns = self.min_ns = self.max_ns = 0
 
     def add(self, duration_ns: int) -> None:
         """Record one duration."""
-        bucket = bucket_of(duration_ns)
-        self._counts[bucket] = self._counts.get(bucket, 0) + 1
+        self._counts[bucket_of(duration_ns)] += 1
         self.min_ns = min(self.min_ns, duration_ns) if self.count else duration_ns
         self.max_ns = max(self.max_ns, duration_ns)
         self.count += 1
         self.total_ns += duration_ns
 
-    @property
-    def pairs(self) -> Pairs:
-        """(bucket, count), ascending."""
-        return pairs_of(self._counts)
-
-    def percentile_ns(self, fraction: float) -> int:
-        """The duration that `fraction` of all do not exceed."""
-        return percentile_ns(self.pairs, fraction, self.min_ns, self.max_ns)
+    def durations(self) -> Durations:
+        """All so far."""
+        pairs = pairs_of(self._counts)
+        return Durations(
+            count=self.count, total_ns=self.total_ns, min_ns=self.min_ns, max_ns=self.max_ns, histogram=pairs
+        )

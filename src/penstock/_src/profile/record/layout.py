@@ -16,18 +16,16 @@ from zlib import crc32
 from penstock._src.profile.record.histogram import N_BUCKETS
 
 WORD = 8
-MAGIC = 0x70656E73746F636B  # "penstock"
-LAYOUT_VERSION = 2
 
 # The header of the board, in words.
-B_MAGIC, B_VERSION, B_TOKEN, B_BUFFERS, B_START_NS, B_RESET_NS, B_LOST_THREADS = range(7)
+B_TOKEN, B_BUFFERS, B_RESET_NS, B_LOST_THREADS = range(4)
 HEADER_BYTES = 4096
 
 # The directory: one entry per buffer. Who owns it is written under the lock of the board.
 MAX_BUFFERS = 512
-ENTRY = Struct("=6q16x96s96s")  # state, pid, its start, owners, lengths of the texts; names of thread and process
+ENTRY = Struct("=5q24x96s96s")  # state, pid, its start, lengths of the texts; names of thread and process
 ENTRY_BYTES, ENTRY_TEXT_BYTES = ENTRY.size, 96
-FREE, ALIVE, ENDED, FULL = range(4)  # full: its thread has ended, and there is no room for other names
+ALIVE, ENDED, FULL = range(1, 4)  # full: its thread has ended, and there is no room for other names
 DIRECTORY_BYTES = HEADER_BYTES + MAX_BUFFERS * ENTRY_BYTES
 
 # A page: its header words, then the sections in bytes.

@@ -91,12 +91,6 @@ def is_in_sample() -> bool:
 class LoaderPass:
     """One loop over a loader."""
 
-    __slots__ = (
-        "__weakref__", "_inner", "_source", "_thread", "began_cpu_ns", "began_ns", "cpu_from_ns", "has_batch",
-        "is_over", "is_training", "is_under_way", "leader", "loader", "open_batches", "open_cpu_ns", "open_wait_ns",
-        "open_waits", "outer",
-    )  # fmt: skip
-
     def __init__(self, loader: object = None) -> None:
         self.loader = loader_id(loader)
         self._source = loader_id(getattr(loader, "dataset", loader), loader)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 import threading
 from time import perf_counter_ns
 from typing import Any
 
-from penstock._src.profile.record.board import after_fork
 from penstock._src.profile.stats import MemoryPoint
 from penstock._src.system.limits import read_cpu_limit, read_memory_limit
 from penstock._src.system.memory import rss_bytes, tree_pss_bytes
@@ -93,7 +93,7 @@ def _begin_anew() -> None:
     _series = MemorySeries()
 
 
-after_fork(_begin_anew)
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 # The machine

@@ -14,9 +14,9 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock._src.profile.record import layout as at
-from penstock._src.profile.record.board import Board, Entry, is_alive
+from penstock._src.profile.record.board import Board, Entry
 from penstock._src.profile.record.buffer import add_events
-from penstock._src.profile.stats import Counts, GaugeStats, SpanEvent, SpanStats, ThreadEvents, span_stats
+from penstock._src.profile.stats import GaugeStats, SpanEvent, SpanStats, ThreadEvents
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,15 +26,8 @@ _NODE_MASK = (1 << at.TAG_BITS) - 1
 _HEADER = Struct(f"={at.PAGE_HEADER_BYTES // at.WORD}q")
 
 
-class GaugeReading(NamedTuple):
-    """A gauge of one buffer."""
-
-    last: float
-    time_ns: float
-    sum: float
-    calls: float
-    min: float
-    max: float
+GaugeReading = tuple[float, ...]
+"""A gauge of one buffer: last, time, sum, count, least, most."""
 
 
 class BufferReading(NamedTuple):
@@ -49,19 +42,10 @@ class BufferReading(NamedTuple):
 
 def read_buffers(board: Board, *, events: bool = True) -> list[BufferReading]:
     """All buffers that were ever claimed, in that order; with their last events unless `events` is False."""
-    living: dict[tuple[int, int], bool] = {}
-    found = []
-    for entry in board.entries():
-        if entry.state == at.FREE:
-            continue
-        key = entry.pid, entry.pid_ticks
-        if key not in living:
-            living[key] = is_alive(*key)
-        found.append(_read_buffer(board, entry, is_living=entry.state == at.ALIVE and living[key], events=events))
-    return found
+    return [_read_buffer(board, entry, events=events) for entry in board.entries()]
 
 
-def _read_buffer(board: Board, entry: Entry, *, is_living: bool, events: bool) -> BufferReading:
+def _read_buffer(board: Board, entry: Entry, *, events: bool) -> BufferReading:
     start = at.BUFFERS_AT + entry.number * at.PAGE_BYTES
     reset_ns = board.reset_ns
     rows, ring = _consistent(board.fd, start, reset_ns)
@@ -75,20 +59,19 @@ def _read_buffer(board: Board, entry: Entry, *, is_living: bool, events: bool) -
         if rows[number, at.R_COUNT]
     )
     if board.reset_ns != reset_ns:  # names may have been given up for it meanwhile
-        return _read_buffer(board, entry, is_living=is_living, events=events)
+        return _read_buffer(board, entry, events=events)
     timeline = tuple(
         SpanEvent(names[tag & _NODE_MASK][1], start_ns, duration, len(paths[tag & _NODE_MASK]))
         for start_ns, duration, inner, tag in (ring.tolist() if events else ())
         if inner >= 0 or not inner & at.CALLS_MASK  # sums of many calls are no stretch of time
     )
-    thread = ThreadEvents(entry.pid, entry.process, entry.thread, is_living, entry.owners, timeline)
+    thread = ThreadEvents(entry.pid, entry.process, entry.thread, timeline)
     if words[at.P_LEVELS_RESET_NS] != reset_ns:
         return BufferReading(spans, thread, {}, {}, {})
     lost = {"counters": words[at.P_LOST_COUNTERS], "gauges": words[at.P_LOST_GAUGES]}
     counters = at.named_rows(head, at.COUNTERS_AT, min(words[at.P_COUNTERS], at.N_COUNTERS))
     gauges = at.named_rows(head, at.GAUGES_AT, min(words[at.P_GAUGES], at.N_GAUGES), at.GAUGE)
-    levels = {name: GaugeReading(*values) for *values, name in gauges}
-    levels = {name: level for name, level in levels.items() if level.calls > 0}
+    levels = {name: tuple(values) for *values, name in gauges if values[3]}
     return BufferReading(spans, thread, {name: value for value, name in counters}, levels, lost)
 
 
@@ -138,27 +121,12 @@ def _paths(names: list[tuple[Any, ...]]) -> list[tuple[str, ...]]:
 def _stats(row: NDArray[np.int64], name: str, path: tuple[str, ...], entry: Entry) -> SpanStats:
     histogram = row[at.R_HISTOGRAM :]
     filled = histogram.nonzero()[0]
-    return span_stats(
-        name or at.OTHER,
-        tuple(zip(filled.tolist(), histogram[filled].tolist(), strict=True)),
-        total_ns=int(row[at.R_TOTAL]),
-        self_ns=int(row[at.R_SELF]),
-        min_ns=int(row[at.R_MIN]),
-        max_ns=int(row[at.R_MAX]),
-        path=path,
-        process=entry.pid,
-        thread=entry.thread,
-        count=int(row[at.R_COUNT]),
-    )
-
-
-def merge_counters(buffers: list[BufferReading]) -> dict[str, int]:
-    """Summed over all buffers."""
-    merged = Counts()
-    for buffer in buffers:
-        for name, value in buffer.counters.items():
-            merged[name] += value
-    return merged
+    count, total_ns, self_ns, min_ns, max_ns = row[: at.R_MAX + 1].tolist()
+    return SpanStats(
+        name=name or at.OTHER, path=path, process=entry.pid, thread=entry.thread, count=count, total_ns=total_ns,
+        self_ns=self_ns, min_ns=min_ns, max_ns=max_ns,
+        histogram=tuple(zip(filled.tolist(), histogram[filled].tolist(), strict=True)),
+    )  # fmt: skip
 
 
 def merge_gauges(buffers: list[BufferReading]) -> dict[str, GaugeStats]:
@@ -169,12 +137,7 @@ def merge_gauges(buffers: list[BufferReading]) -> dict[str, GaugeStats]:
             grouped.setdefault(name, []).append(level)
     merged = {}
     for name, levels in grouped.items():
-        count = sum(each.calls for each in levels)
-        merged[name] = GaugeStats(
-            last=max(levels, key=lambda each: each.time_ns).last,
-            mean=sum(each.sum for each in levels) / count,
-            min=min(each.min for each in levels),
-            max=max(each.max for each in levels),
-            count=int(count),
-        )
+        _, _, totals, counts, least, most = zip(*levels, strict=True)
+        last, count = max(levels, key=lambda each: each[1])[0], sum(counts)
+        merged[name] = GaugeStats(last, sum(totals) / count, min(least), max(most), int(count))
     return merged

@@ -1,7 +1,11 @@
 """What a verdict is about: whatever feeds the training step makes itself known here, can be measured and varied.
 
-    profile.register(loader)         # penstock.Loader does it itself
+    register(loader)                 # penstock.Loader and profile.attach do it
     registered()                     # those that still live, the oldest first
+
+A tunable yields batches and has `describe() -> LoaderInfo`, `variant(**options)` (the same batches in the same order,
+with some options changed) and `close()`; one that can measure on some fifty rows has `calibrate(access_paths, threads)
+-> dict[str, AccessPath]`, and one that tells of its passes (`LoaderPass`) has its number there as `serial`.
 
 Only a weak reference is kept. The description of one that has ended is kept until the next reset: the run that
 it fed can still be judged.
@@ -12,15 +16,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.board import current_board
 from penstock._src.profile.record.spans import is_enabled, share_board
 from penstock._src.profile.record.steps import steps
-from penstock._src.profile.schema import encode
 from penstock.errors import UsageError
 
 _MOST_ENDED = 32  # some code makes a new one for every epoch
@@ -49,29 +52,6 @@ class AccessPath:
         by_threads = {str(threads): round(ms, 4) for threads, ms in self.ms_by_threads.items()}
         return {"images": self.images, "ms_by_threads": by_threads, "cpu_ms": round(self.cpu_ms, 4),
                 "stored_bytes": round(self.stored_bytes)}  # fmt: skip
-
-
-@runtime_checkable
-class Tunable(Protocol):
-    """Something that yields batches, says how it is set up, and can be made anew with other options.
-
-    One that tells of its passes (`LoaderPass`) has its number there as `serial`.
-    """
-
-    def describe(self) -> LoaderInfo | Mapping[str, Any]:
-        """How it is set up and what it gave; a table of its own has the names of the file (RUN.json)."""
-
-    def calibrate(self, access_paths: Sequence[str], threads: Sequence[int]) -> dict[str, AccessPath]:
-        """Measure on some fifty rows, with each number of threads at once; what does not apply is left out."""
-
-    def variant(self, **options: Any) -> Tunable:
-        """The same batches in the same order, with some options changed."""
-
-    def __iter__(self) -> Iterator[Any]:
-        """The batches of an epoch."""
-
-    def close(self) -> None:
-        """Give everything back."""
 
 
 _lock = threading.Lock()
@@ -155,9 +135,7 @@ def _infos(loaders: Sequence[Any]) -> list[LoaderInfo]:
 
 def loader_info_of(tunable: Any) -> LoaderInfo:
     """What a loader tells of itself, and what training steps took of it and waited for it."""
-    found = tunable.describe()
-    if not isinstance(found, LoaderInfo):
-        found = LoaderInfo.from_json(encode(found), f"{type(tunable).__name__}.describe()")
+    found: LoaderInfo = tunable.describe()
     serial = getattr(tunable, "serial", None)
     if serial is None:
         return found

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from pathlib import Path
 
 from penstock._src.profile.difference import between, sums
 from penstock._src.profile.numbers import whole_number
 from penstock._src.profile.record import gpu, spans
 from penstock._src.profile.record import layout as at
-from penstock._src.profile.record.board import after_fork, current_board
+from penstock._src.profile.record.board import current_board
 from penstock._src.profile.record.machine import machine, memory_series
-from penstock._src.profile.record.reader import BufferReading, merge_counters, merge_gauges, read_buffers
+from penstock._src.profile.record.reader import merge_gauges, read_buffers
 from penstock._src.profile.record.registry import loader_infos
 from penstock._src.profile.record.steps import steps
 from penstock._src.profile.stats import Snapshot
@@ -29,9 +29,14 @@ def snapshot(*, events: bool = True) -> Snapshot:
     now_ns = time.perf_counter_ns()
     if memory_series().points:
         memory_series().glance()  # as it is now, however long ago a step looked
+    counters: Counter[str] = Counter()
+    lost = Counter(threads=0 if board is None else board.words[at.B_LOST_THREADS], gpu_spans=gpu.lost())
+    for buffer in buffers:
+        counters.update(buffer.counters)
+        lost.update(buffer.lost)
     return Snapshot(
         spans=tuple(span for buffer in buffers for span in buffer.spans),
-        counters=merge_counters(buffers),
+        counters=counters,
         gauges=merge_gauges(buffers),
         steps=steps().stats(),
         epochs=steps().epochs(),
@@ -43,11 +48,7 @@ def snapshot(*, events: bool = True) -> Snapshot:
             *(buffer.thread for buffer in buffers if buffer.thread.events),
             *(gpu.events(0 if board is None else board.reset_ns) if events else ()),
         ),
-        lost=_lost(
-            buffers,
-            threads=0 if board is None else board.words[at.B_LOST_THREADS],
-            gpu_spans=gpu.lost(),
-        ),
+        lost={name: value for name, value in lost.items() if value},
         process=os.getpid(),
         start_ns=now_ns if board is None else board.reset_ns,
         taken_ns=now_ns,
@@ -80,13 +81,6 @@ def load(path: str | os.PathLike[str]) -> Snapshot:
     return Snapshot.load(path)
 
 
-def _lost(buffers: list[BufferReading], **lost: int) -> dict[str, int]:
-    for buffer in buffers:
-        for name, value in buffer.lost.items():
-            lost[name] = lost.get(name, 0) + value
-    return {name: value for name, value in lost.items() if value}
-
-
 # Epochs
 
 _KEPT = 17  # ends: sixteen epochs lie between them
@@ -114,4 +108,4 @@ def of_epoch(epoch: int) -> Snapshot | None:
     return None
 
 
-after_fork(_ends.clear)
+os.register_at_fork(after_in_child=_ends.clear)

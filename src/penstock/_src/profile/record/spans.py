@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from math import isfinite
 from time import perf_counter_ns
-from types import TracebackType
 from typing import Any, TypeVar, cast, overload
 
 from penstock._src.profile.numbers import real_number
@@ -73,9 +72,7 @@ class Span:
         node.child_ns = 0
         buffer.node = node
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         end_ns = perf_counter_ns()
         try:
             buffer = _local.buffer
@@ -113,9 +110,7 @@ class NoSpan:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         return None
 
     def __call__(self, function: F) -> F:
@@ -309,10 +304,7 @@ def _set_methods() -> None:
 def share_board() -> None:
     """A process that is started from now on finds the board, also if nothing was recorded before it started."""
     if _is_on:
-        try:
-            open_board()
-        except OSError:
-            pass  # no shared memory to be had: buffers find that out again, and count it
+        open_board()
 
 
 def joining() -> dict[str, str]:

@@ -14,16 +14,17 @@ over by then (a validation), it is no part of the step, and no training while th
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter_ns, thread_time_ns
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from penstock._src.profile.numbers import whole_number
 from penstock._src.profile.record import spans
-from penstock._src.profile.record.board import after_fork
 from penstock._src.profile.record.histogram import Histogram
 from penstock._src.profile.record.machine import memory_series
 from penstock._src.profile.stats import EpochStats, StepPoint, StepStats
@@ -93,7 +94,7 @@ class LoopSteps:
         self._steps = Histogram()
         self._series = Series()
         self._wait_total_ns = self._cpu_total_ns = self._next_step = self._batches = 0
-        self._epoch_steps = self._epoch_steps_ns = self._epoch_wait_ns = 0
+        self._epoch_from = (0, 0, 0)
         self.use_by_loader: dict[int, LoaderUse] = {}
 
     @property
@@ -144,9 +145,6 @@ class LoopSteps:
             self._steps.add(duration_ns)
             self._series.add(StepPoint(step, start_ns, duration_ns, wait_ns))
             self._wait_total_ns += wait_ns
-            self._epoch_steps += 1
-            self._epoch_steps_ns += duration_ns
-            self._epoch_wait_ns += wait_ns
             self._next_step = step + 1
         elif number is not None:
             self._next_step = number + 1
@@ -163,24 +161,16 @@ class LoopSteps:
 
     def end_epoch(self) -> tuple[int, int, int]:
         """(steps, their time, their waits) since the epoch before; what follows belongs to no step."""
-        found = self._epoch_steps, self._epoch_steps_ns, self._epoch_wait_ns
-        self._epoch_steps = self._epoch_steps_ns = self._epoch_wait_ns = 0
+        before, now = self._epoch_from, (self._steps.count, self._steps.total_ns, self._wait_total_ns)
+        self._epoch_from = now
         self.begin(None)
-        return found
+        return now[0] - before[0], now[1] - before[1], now[2] - before[2]
 
     def stats(self) -> StepStats:
         """All steps so far."""
-        steps = self._steps
         return StepStats(
-            count=steps.count,
-            total_ns=steps.total_ns,
+            **vars(self._steps.durations()),
             wait_total_ns=self._wait_total_ns,
-            mean_ns=steps.total_ns / steps.count if steps.count else 0.0,
-            min_ns=steps.min_ns,
-            max_ns=steps.max_ns,
-            p50_ns=steps.percentile_ns(0.50),
-            p95_ns=steps.percentile_ns(0.95),
-            p99_ns=steps.percentile_ns(0.99),
             series=self._series.points,
             steps_per_point=self._series.steps_per_point,
             batches=self._batches,
@@ -423,39 +413,20 @@ def mark_step(number: int | None = None) -> None:
         memory_series().look()
 
 
-def add_wait(start_ns: int, duration_ns: int) -> None:
-    """The training loop waited for data: for those that measure it themselves; also a call of the span `data_wait`."""
-    if spans.is_enabled():
-        spans.record(WAIT, duration_ns, start_ns)
-        _steps.add_wait(start_ns, duration_ns)
-
-
 def leave_out(spent_ns: int) -> None:
     """So much time was spent just now on what belongs to no step: a checkpoint, a plot."""
     if spans.is_enabled():
         _steps.shift(spent_ns)
 
 
-class _Wait:
-    """The body waits for data."""
-
-    __slots__ = ("_start_ns",)
-
-    def __enter__(self) -> None:
-        self._start_ns = perf_counter_ns()
-        spans.span(WAIT).__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        spans.span(WAIT).__exit__(kind, error, trace)
-        if spans.is_enabled() and kind is None:
-            _steps.add_wait(self._start_ns, perf_counter_ns() - self._start_ns)
-
-
-def data_wait() -> _Wait:
+@contextmanager
+def data_wait() -> Iterator[None]:
     """`with data_wait(): batch = next(batches)`: what the training loop waits for data; part of the step."""
-    return _Wait()
+    start_ns = perf_counter_ns()
+    with spans.span(WAIT):
+        yield
+    if spans.is_enabled():
+        _steps.add_wait(start_ns, perf_counter_ns() - start_ns)
 
 
 def _begin_anew() -> None:
@@ -464,4 +435,4 @@ def _begin_anew() -> None:
     _local, _steps = _Local(), Steps()
 
 
-after_fork(_begin_anew)
+os.register_at_fork(after_in_child=_begin_anew)

@@ -13,25 +13,20 @@ from penstock._src.profile.record import session
 from penstock._src.profile.report.figures import peak_bytes, stage_rows
 from penstock._src.profile.stats import Snapshot
 from penstock._src.system.units import plain
-from penstock.errors import UsageError
 
 
-def callback(
-    since: Snapshot | None = None, *, snapshot: Snapshot | None = None, prefix: str = "penstock"
-) -> dict[str, float]:
+def callback(since: Snapshot | None = None, *, snapshot: Snapshot | None = None) -> dict[str, float]:
     """Values by name: `penstock/data_wait_share`, `penstock/03b_image_decode/p95_ms`, …
 
     With `since`, an earlier snapshot of the same run, steps, means, shares, calls and percentiles are those between
     the two; without it, those since the beginning.
     """
-    if not prefix.strip("/"):
-        raise UsageError("the prefix of the values is empty", hint='use prefix="penstock"')
     taken = session.snapshot(events=False) if snapshot is None else snapshot
     found: dict[str, float] = {}
     for name, value in _values(taken, since):
         if value is None or not math.isfinite(value):
             continue  # a value that is no number would break a logger
-        key = base = f"{prefix.rstrip('/')}/{name}"
+        key = base = f"penstock/{name}"
         number = 2
         while key in found:  # names that become the same word keep apart
             key, number = f"{base} ({number})", number + 1
@@ -57,7 +52,7 @@ def _values(snapshot: Snapshot, since: Snapshot | None) -> Iterator[tuple[str, f
             yield f"{key}/{name}_ms", mean_ns / 1e6
         yield f"{key}/total_s", row.total_ns / 1e9
         yield f"{key}/self_s", row.self_ns / 1e9
-        yield f"{key}/calls", row.calls
+        yield f"{key}/calls", row.count
         yield f"{key}/share", row.share
     for name, count in snapshot.counters.items():
         yield f"counters/{_key(name)}", count

@@ -13,15 +13,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import IO, Any
 
 from penstock._src.profile.difference import between, sums
 from penstock._src.profile.record import session
-from penstock._src.profile.report.figures import HIGH_WAIT, peak_bytes, stage_rows, wait_figures
+from penstock._src.profile.report.figures import HIGH_WAIT, peak_bytes, stage_rows
 from penstock._src.profile.stats import Snapshot
 from penstock._src.system.units import format_bytes, format_duration_ns, plain
-from penstock.errors import UsageError
 
 _FASTEST_S = 0.25  # four times a second: nobody reads faster
 _SLOWEST_S = 5.0
@@ -50,22 +48,18 @@ class LiveView:
         self,
         snapshot: Callable[[], Snapshot],
         *,
-        every_s: float = _FASTEST_S,
         line_every_s: float = 10.0,
         stream: IO[str] | None = None,
         terminal: bool | None = None,
     ) -> None:
-        for name, value in (("every_s", every_s), ("line_every_s", line_every_s)):
-            if not value > 0:
-                raise UsageError(f"{name} must be above 0, not {value!r}")
         self._snapshot = snapshot
         self._stream = stream if stream is not None else sys.stderr
         self._is_terminal = self._stream.isatty() if terminal is None else terminal
-        self._every_s = max(every_s, _FASTEST_S) if self._is_terminal else line_every_s
+        self._every_s = _FASTEST_S if self._is_terminal else line_every_s
         # Lines speak of the time since the last line, the table of the last ten seconds.
         self._seen: deque[Snapshot] = deque(maxlen=int(_RECENT_S) if self._is_terminal else 1)
         self._stop = threading.Event()
-        self._drawing = threading.Lock()
+        self.drawing = threading.Lock()
         self._thread: threading.Thread | None = None
         self._live: Any = None
         self._streams = sys.stdout, sys.stderr
@@ -96,7 +90,7 @@ class LiveView:
         thread.join(_JOIN_S)
         _open_view = None
         atexit.unregister(self.stop)
-        with self._drawing:
+        with self.drawing:
             if not self._failed:
                 self._show_guarded()
             self._close_terminal()
@@ -104,16 +98,14 @@ class LiveView:
     def __enter__(self) -> LiveView:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.stop()
 
     def _run(self) -> None:
         wait_s = self._every_s
         while not self._stop.wait(wait_s):
             began = time.thread_time()
-            with self._drawing:
+            with self.drawing:
                 if self._stop.is_set() or not self._show_guarded():
                     return
             cost_s = time.thread_time() - began
@@ -163,31 +155,25 @@ class LiveView:
             except (OSError, ValueError):
                 pass  # the terminal went away: there is nothing to put back
 
-    def hold_drawing(self) -> bool:
-        """Let nothing be drawn, unless a terminal that nobody reads holds a drawing up."""
-        return self._drawing.acquire(timeout=_FORK_WAIT_S)
-
-    def go_on_drawing(self) -> None:
-        """Draw again."""
-        self._drawing.release()
-
     def leave_to_parent(self) -> None:
         """A child of fork prints to the real streams."""
         self._live = self._thread = None
         sys.stdout, sys.stderr = self._streams
 
 
-_held = threading.local()  # whether the view waits for a fork of this thread
+_held = threading.local()  # the lock of a view that waits for a fork of this thread
 
 
 def _before_fork() -> None:
-    # A worker that is forked while a table is drawn would hold rich's locks for ever.
-    _held.view = _open_view if _open_view is not None and _open_view.hold_drawing() else None
+    # A worker that is forked while a table is drawn would hold rich's locks for ever; it is not waited for longer
+    # where a terminal that nobody reads holds a drawing up.
+    lock = None if _open_view is None else _open_view.drawing
+    _held.lock = lock if lock is not None and lock.acquire(timeout=_FORK_WAIT_S) else None
 
 
 def _parent_after_fork() -> None:
-    if _held.view is not None:
-        _held.view.go_on_drawing()
+    if _held.lock is not None:
+        _held.lock.release()
 
 
 def _child_after_fork() -> None:
@@ -206,9 +192,9 @@ os.register_at_fork(before=_before_fork, after_in_parent=_parent_after_fork, aft
 def live_line(snapshot: Snapshot, recent: Snapshot) -> str:
     """One line: the steps of the last while, their data wait, the stage that took most, memory."""
     parts = [f"step {snapshot.steps.count:,}"]
-    wait = wait_figures(recent)
-    if wait is not None:
-        parts += [f"{format_duration_ns(round(wait.step_ns))} per step", f"data wait {100 * wait.share:.1f} %"]
+    steps = recent.steps
+    if steps.total_ns:
+        parts += [f"{format_duration_ns(round(steps.mean_ns))} per step", f"data wait {100 * steps.wait_share:.1f} %"]
     busiest = max((row for row in stage_rows(recent) if not row.is_wait), key=lambda row: row.self_ns, default=None)
     if busiest is not None:
         mean, p95 = format_duration_ns(round(busiest.mean_ns)), format_duration_ns(busiest.p95_ns)
@@ -238,9 +224,10 @@ def live_table(snapshot: Snapshot, recent: Snapshot, width: int = 120, height: i
                 max_width=_NAME_COLUMNS if title == "stage" else None, no_wrap=True, overflow="ellipsis",
             )  # fmt: skip
     rows = stage_rows(recent)
+    places = {row.label: row.where for row in stage_rows(snapshot)}
     fitting = max(3, min(_MOST_ROWS, height - _AROUND))
     for row in rows[:fitting]:
-        rate = row.calls / recent.duration_ns * 1e9 if recent.duration_ns > 0 else 0.0
+        rate = row.count / recent.duration_ns * 1e9 if recent.duration_ns > 0 else 0.0
         cells = (
             plain(row.label),
             format_duration_ns(round(row.mean_ns)),
@@ -248,7 +235,7 @@ def live_table(snapshot: Snapshot, recent: Snapshot, width: int = 120, height: i
             format_duration_ns(row.self_ns // recent.steps.count) if recent.steps.count else "–",
             f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}",
             "" if row.share is None else f"{_bar(row.share)} {100 * row.share:5.1f} %",
-            row.where,
+            places.get(row.label, ""),
         )
         shown = [pair for pair in zip(cells, columns, strict=True) if width >= pair[1][1]]
         table.add_row(*(Text(cell, style="yellow" if row.is_wait else column[3]) for cell, column in shown))
@@ -268,10 +255,11 @@ def _headline(snapshot: Snapshot, recent: Snapshot) -> Any:
     line.append(f"step {snapshot.steps.count:,}")
     if snapshot.epochs:
         line.append(f" · epoch {snapshot.epochs[-1].epoch} done")
-    wait = wait_figures(recent)
-    if wait is not None:
-        line.append(f" · {format_duration_ns(round(wait.step_ns))} per step · {1e9 / wait.step_ns:.1f} steps/s · ")
-        line.append(f"data wait {100 * wait.share:.1f} %", style="bold yellow" if wait.share > HIGH_WAIT else "green")
+    steps = recent.steps
+    if steps.total_ns:
+        line.append(f" · {format_duration_ns(round(steps.mean_ns))} per step · {1e9 / steps.mean_ns:.1f} steps/s · ")
+        style = "bold yellow" if steps.wait_share > HIGH_WAIT else "green"
+        line.append(f"data wait {100 * steps.wait_share:.1f} %", style=style)
     if snapshot.memory:
         line.append(f" · {_memory(snapshot)}")
     return line

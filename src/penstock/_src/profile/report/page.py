@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock._src.profile.record import session
-from penstock._src.profile.report.figures import HIGH_WAIT, loader_cost, memory_limit_bytes, peak_bytes, wait_figures
+from penstock._src.profile.report.figures import HIGH_WAIT, loader_cost, memory_limit_bytes, peak_bytes
 from penstock._src.profile.report.page_charts import MOST_LETTERS, html
 from penstock._src.profile.report.page_sections import (
     memory_section,
@@ -116,17 +116,17 @@ def _verdict(verdict: Any) -> str:
 
 
 def _figures(snapshot: Snapshot) -> str:
-    steps, wait, cards = snapshot.steps, wait_figures(snapshot), []
-    if wait is not None:
-        of_step = f"{format_duration_ns(round(wait.wait_ns))} of {format_duration_ns(round(wait.step_ns))}"
-        kind = "wait" if wait.share > HIGH_WAIT else ""
-        cards.append(_figure("Data wait", f"{100 * wait.share:.1f} % of the step", of_step, kind))
+    steps, cards = snapshot.steps, []
+    if steps.total_ns:
+        of_step = f"{format_duration_ns(round(steps.wait_mean_ns))} of {format_duration_ns(round(steps.mean_ns))}"
+        kind = "wait" if steps.wait_share > HIGH_WAIT else ""
+        cards.append(_figure("Data wait", f"{100 * steps.wait_share:.1f} % of the step", of_step, kind))
         more = f"p95 {format_duration_ns(steps.p95_ns)} · p99 {format_duration_ns(steps.p99_ns)}"
         cards.append(_figure("Median step", format_duration_ns(steps.p50_ns), more))
         if (cost := loader_cost(snapshot)) is not None:
             times = f"{cost.beside_ms:.1f} ms while it works, {cost.alone_ms:.1f} ms while it rests"
             cards.append(_figure("Step with the loader", f"{cost.ratio:.2f} × alone", times, "wait" * cost.is_high))
-        cards.append(_figure("Pace", f"{1e9 / wait.step_ns:,.2f} steps/s", f"{steps.count:,} steps in all"))
+        cards.append(_figure("Pace", f"{1e9 / steps.mean_ns:,.2f} steps/s", f"{steps.count:,} steps in all"))
     if snapshot.memory:
         peak, limit = peak_bytes(snapshot), memory_limit_bytes(snapshot)
         share = f"{100 * peak / limit:.1f} % of the {format_bytes(limit)} granted" if limit else "with all children"

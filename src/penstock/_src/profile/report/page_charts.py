@@ -179,7 +179,7 @@ def stage_bar(row: StageRow, stage: StageStyle, longest_ns: int) -> str:
     lines = [
         row.label,
         f"total {format_duration_ns(row.total_ns)}, self {format_duration_ns(row.self_ns)}",
-        f"{row.calls:,} calls, mean {format_duration_ns(round(row.mean_ns))}",
+        f"{row.count:,} calls, mean {format_duration_ns(round(row.mean_ns))}",
         f"p50 {format_duration_ns(row.p50_ns)}, p95 {format_duration_ns(row.p95_ns)}",
         f"p99 {format_duration_ns(row.p99_ns)}, longest {format_duration_ns(row.max_ns)}",
     ]
@@ -191,7 +191,7 @@ def stage_bar(row: StageRow, stage: StageStyle, longest_ns: int) -> str:
         for kind, ns in (("total", row.total_ns), (f"self{stage.wait_class}", row.self_ns))
     )
     where = f"<small>{html(row.where)}</small>" if row.where else ""
-    mean = f"· {format_duration_ns(round(row.mean_ns))} × {row.calls:,}"
+    mean = f"· {format_duration_ns(round(row.mean_ns))} × {row.count:,}"
     tip = attribute("\n".join(lines))
     return (
         f'<div class="stage" title="{tip}"><div class="name">{html(row.name)}{where}</div>'

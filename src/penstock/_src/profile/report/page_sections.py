@@ -269,7 +269,7 @@ def _table_row(row: StageRow, stage: StageStyle) -> str:
     share = "–" if row.share is None else f"{100 * row.share:.1f} %"
     return (
         f'<tr><td><i style="{stage.paint}"></i>{html(row.name)}{where}</td>'
-        f'{time(row.total_ns, True)}{time(row.self_ns)}<td data-value="{row.calls}">{row.calls:,}</td>'
+        f'{time(row.total_ns, True)}{time(row.self_ns)}<td data-value="{row.count}">{row.count:,}</td>'
         f"{''.join(map(time, (row.mean_ns, row.p50_ns, row.p95_ns, row.p99_ns, row.max_ns)))}"
         f'<td data-value="{row.share or 0:.6f}">{share}</td></tr>'
     )

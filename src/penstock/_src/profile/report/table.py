@@ -7,7 +7,7 @@ import unicodedata
 from penstock._src.profile.messages import Language, in_language, message
 from penstock._src.profile.record import session
 from penstock._src.profile.record.spans import is_enabled
-from penstock._src.profile.report.figures import StageRow, loader_cost, stage_rows, wait_figures
+from penstock._src.profile.report.figures import StageRow, loader_cost, stage_rows
 from penstock._src.profile.stats import Snapshot
 from penstock._src.system.units import format_duration_ns, plain
 from penstock.errors import UsageError
@@ -17,30 +17,22 @@ _NAME_COLUMNS = 40
 _MOST_NESTED = 5
 
 
-def table(
-    snapshot: Snapshot | None = None,
-    *,
-    lang: Language = "en",
-    detail: bool = True,
-    limit: int = 200,
-    title: str | None = None,
-) -> str:
-    """The stages, the longest total first; `detail=False` gives name, total, calls and mean alone."""
+def table(snapshot: Snapshot | None = None, *, lang: Language = "en", limit: int = 200) -> str:
+    """The stages, the longest total first."""
     taken = session.snapshot(events=False) if snapshot is None else snapshot
     rows = stage_rows(taken)
     rule = "=" * _RULE
-    lines = [rule, plain(title) if title else _text("title", lang), rule]
+    lines = [rule, _text("title", lang), rule]
     if not rows:
         is_off = not is_enabled() and not taken.steps.count
         return "\n".join([*lines, _text("off" if is_off else "none", lang), rule])
-    cells = [_cells(row, lang, detail) for row in rows[:limit]]
+    cells = [_cells(row, lang) for row in rows[:limit]]
     heading = [_before(label, columns(text)) for label, text in cells[0][1:]]
     lines += [" | ".join([_padded(_text("name", lang), _NAME_COLUMNS), *heading]), "-" * _RULE]
     lines += [" | ".join(text for _, text in row) for row in cells]
     if left := rows[limit:]:
         lines.append(_text("left out", lang, count=len(left), time=_seconds(sum(row.total_ns for row in left))))
-    lines.append(rule)
-    return "\n".join(lines + (_below(taken, rows[:limit], lang) if detail else []))
+    return "\n".join([*lines, rule, *_below(taken, rows[:limit], lang)])
 
 
 def print_timing_stats(epoch: int | None = None, *, lang: Language = "en", snapshot: Snapshot | None = None) -> None:
@@ -122,17 +114,18 @@ def _ms(duration_ns: float) -> str:
     return f"{ms:6.2f}ms" if ms >= 0.1 or ms == 0 else f"{ms:6.4f}ms"  # a microsecond is not nothing
 
 
-def _cells(row: StageRow, lang: Language, detail: bool) -> list[tuple[str, str]]:
+def _cells(row: StageRow, lang: Language) -> list[tuple[str, str]]:
     """What stands above a cell, and the cell."""
     found = [
         ("total", f"{_seconds(row.total_ns):>9}"),
-        ("calls", f"{row.calls:6d}{_text('times', lang)}"),
+        ("calls", f"{row.count:6d}{_text('times', lang)}"),
         ("mean", _ms(row.mean_ns)),
+        ("self", f"{_seconds(row.self_ns):>9}"),
+        ("p50", _ms(row.p50_ns)),
+        ("p95", _ms(row.p95_ns)),
+        ("p99", _ms(row.p99_ns)),
+        ("share", f"{100 * row.share:6.1f}%" if row.share is not None else f"{'–':>7}"),
     ]
-    if detail:
-        found += [("self", f"{_seconds(row.self_ns):>9}"), ("p50", _ms(row.p50_ns)), ("p95", _ms(row.p95_ns))]
-        share = f"{100 * row.share:6.1f}%" if row.share is not None else f"{'–':>7}"
-        found += [("p99", _ms(row.p99_ns)), ("share", share)]
     labels = [key if key.startswith("p") else _text(key, lang) for key, _ in found]
     texts = [(label, f"{label}: {value}") for label, (_, value) in zip(labels, found, strict=True)]
     return [("", _padded(plain(row.label), _NAME_COLUMNS)), *texts]
@@ -143,17 +136,16 @@ def _below(snapshot: Snapshot, rows: list[StageRow], lang: Language) -> list[str
     if nested := [plain(row.label) for row in rows if row.nested_ns]:
         more = ", …" if len(nested) > _MOST_NESTED else ""
         lines.append(_text("nested", lang, names=", ".join(nested[:_MOST_NESTED]) + more))
-    wait = wait_figures(snapshot)
-    if wait is None:
+    steps = snapshot.steps
+    if not steps.total_ns:
         lines.append(_text("no steps", lang))
     else:
-        step, waited = format_duration_ns(round(wait.step_ns)), format_duration_ns(round(wait.wait_ns))
-        lines.append(_text("wait", lang, share=f"{100 * wait.share:.1f} %", wait=waited, step=step))
+        step, waited = format_duration_ns(round(steps.mean_ns)), format_duration_ns(round(steps.wait_mean_ns))
+        lines.append(_text("wait", lang, share=f"{100 * steps.wait_share:.1f} %", wait=waited, step=step))
         if (cost := loader_cost(snapshot)) is not None:
             times = {"alone": f"{cost.alone_ms:.1f} ms", "beside": f"{cost.beside_ms:.1f} ms"}
             lines.append(_text("cost", lang, ratio=f"{cost.ratio:.2f}", **times))
-        total = format_duration_ns(snapshot.steps.total_ns)
-        lines.append(_text("of", lang, steps=f"{wait.steps:,}", time=total))
+        lines.append(_text("of", lang, steps=f"{steps.count:,}", time=format_duration_ns(steps.total_ns)))
     if lost := [f"{plain(name)} {count:,}" for name, count in snapshot.lost.items() if count]:
         lines.append(_text("lost", lang, what=", ".join(lost)))
     return lines

@@ -128,22 +128,17 @@ def _steps(snapshot: Snapshot, zero_ns: int) -> Iterator[Record]:
     """Steps and epochs as async events: a track of their own above the threads."""
     pid, thinned = snapshot.process, snapshot.steps.steps_per_point
     for point in snapshot.steps.series:
-        name = f"step {point.step}"
         args = {"wait_ms": round(point.wait_ns / 1e6, 4), "duration_ms": round(point.duration_ns / 1e6, 4)}
         if thinned > 1:
             args["mean_of_steps"] = thinned
-        yield from _async("step", name, point.step, pid, point.start_ns - zero_ns, point.duration_ns, args)
+        yield from _async("step", point.step, pid, point.start_ns - zero_ns, point.duration_ns, args)
     for epoch in snapshot.epochs:
         args = {"steps": epoch.steps, "wait_ms": round(epoch.wait_ns / 1e6, 4)}
-        yield from _async(
-            "epoch", f"epoch {epoch.epoch}", epoch.epoch, pid, epoch.start_ns - zero_ns, epoch.duration_ns, args
-        )
+        yield from _async("epoch", epoch.epoch, pid, epoch.start_ns - zero_ns, epoch.duration_ns, args)
 
 
-def _async(
-    category: str, name: str, number: int, pid: int, start_ns: int, duration_ns: int, args: Record
-) -> Iterator[Record]:
-    common = {"cat": category, "name": name, "id": f"{category}{number}", "pid": pid, "tid": 0}
+def _async(kind: str, number: int, pid: int, start_ns: int, duration_ns: int, args: Record) -> Iterator[Record]:
+    common = {"cat": kind, "name": f"{kind} {number}", "id": f"{kind}{number}", "pid": pid, "tid": 0}
     yield {"ph": "b", **common, "ts": start_ns / 1000, "args": args}
     yield {"ph": "e", **common, "ts": (start_ns + duration_ns) / 1000}
 

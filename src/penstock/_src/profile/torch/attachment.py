@@ -8,14 +8,14 @@ from __future__ import annotations
 import copy
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from penstock._src.profile.loader_info import TORCH_LOADER, LoaderInfo
 from penstock._src.profile.record.layout import B_RESET_NS
 from penstock._src.profile.record.loader_pass import loader_id
-from penstock._src.profile.record.registry import AccessPath, remember
+from penstock._src.profile.record.registry import remember
 from penstock._src.profile.record.spans import is_enabled, own_buffer
 from penstock._src.system.limits import read_memory_limit
 from penstock.errors import UsageError
@@ -103,10 +103,6 @@ class Attachment:
         """The same DataLoader with other num_workers, prefetch_factor, pin_memory, persistent_workers, or batch_size
         where torch itself makes batches of what its sampler gives."""
         return Variant(_varied(self._living(), options))
-
-    def calibrate(self, access_paths: Sequence[str], threads: Sequence[int]) -> dict[str, AccessPath]:
-        """What is inside a data set is not known here."""
-        return {}
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._living())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter_ns, process_time_ns, thread_time_ns
-from types import TracebackType
 from typing import Any
 
 from penstock._src.profile.record.buffer import Node
@@ -70,9 +69,7 @@ class _Working:
         self._own_ns, self._queued_ns = thread_time_ns(), queued_ns()
         self._began_ns = perf_counter_ns()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if self._worked_ns is not None:
             worked_ns, own_ns = process_time_ns() - self._worked_ns, thread_time_ns() - self._own_ns
             count(FETCH_CPU, worked_ns)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from penstock._src.profile.diagnosis.case import BatchCost, Fix, rounds_of
 from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.registry import loader_info_of, unregister
+from penstock._src.profile.verdict.case import BatchCost, Fix, rounds_of
 from penstock.errors import UsageError
 
 Step = Callable[[Any], Any]
@@ -92,12 +91,13 @@ def try_fix(
         raise UsageError(f"{fix.name}: there is no prediction that could be checked")
     whole_passes = whole_passes or _needs_passes(loader, fix, max(batch_ms, fix.predicted_step_ms))
     most = max(4 * _LEAST_STEPS, int(_FILL_S * 1e3 / max(batch_ms, 1e-3))) if fix.needs_filling else None
-    controls: list[float] = []
-    if control:
-        controls += _measured(loader, {}, step, seconds, 1, None, whole_passes)[0]
+
+    def without_it() -> list[float]:
+        return _measured(loader, {}, step, seconds, 1, None, whole_passes)[0] if control else []
+
+    before = without_it()
     measured, batches = _measured(loader, fix.change, step, seconds, _WINDOWS, most, whole_passes)
-    if control:
-        controls += _measured(loader, {}, step, seconds, 1, None, whole_passes)[0]
+    controls = before + without_it()
     beside = statistics.fmean(controls) if controls else None
     found = statistics.median(measured), tuple(measured), batches, beside, whole_passes
     return FixTrial(fix, fix.predicted_step_ms, *found)
@@ -215,70 +215,37 @@ def _settle() -> None:
         torch.cuda.synchronize()
 
 
-def batch_cost(loader: Any, step: Step, size: int) -> BatchCost | None:
-    """What the user's step takes for a whole batch and for half of one, replayed without the loader at work.
+def batch_cost(loader: Any, step: Step, size: int, processes: int = 1) -> BatchCost | None:
+    """What the user's step takes for a batch of this process and for half of one, replayed without the loader at work.
 
-    None where there is no half of a batch to be had. What the step raises is the user's to see.
+    None where the loader has no such batches. What the step raises is the user's to see.
     """
     half = size // 2
-    if half < 1:
+    low = _replayed_ms(loader, {"batch_size": half * processes}, step) if half else None
+    high = None if low is None else _replayed_ms(loader, {}, step)
+    if low is None or high is None:
         return None
-    times: dict[int, list[float]] = {half: [], size: []}
-    with _variant(loader, {}) as changed:
-        batch = next(iter(_pass(changed, 1)), None)
-        small = None if batch is None else _half_of(batch, size, half)
-        if small is None:
-            return None
-        for number in range(_REPEATS + 1):
-            for count, given in ((half, small), (size, batch)):
-                began = time.perf_counter()
-                step(given)
-                _settle()
-                if number:  # the first of each warms up
-                    times[count].append(time.perf_counter() - began)
-    low, high = (min(times[count]) * 1e3 for count in (half, size))  # what disturbs makes them longer, never shorter
     per_sample = (high - low) / (size - half)
     return BatchCost(high - per_sample * size, per_sample, (half, size))
 
 
-def _half_of(batch: Any, size: int, half: int) -> Any:
-    """The first samples of a batch of any build; None where it has nothing that is as long as the batch."""
-    found: list[Any] = []
-
-    def is_long(value: Any) -> bool:
+def _replayed_ms(loader: Any, change: Mapping[str, Any], step: Step) -> float | None:
+    """The shortest of some steps with one batch: what disturbs makes them longer, never shorter."""
+    with ExitStack() as stack:
         try:
-            return len(value) == size
-        except TypeError:  # a number, or a tensor of one
-            return False
-
-    def holds_array(value: Any) -> bool:
-        """Whether there is an array somewhere inside with a row for each sample."""
-        if isinstance(value, (Mapping, list, tuple)):
-            return any(map(holds_array, value.values() if isinstance(value, Mapping) else value))
-        return hasattr(value, "shape") and is_long(value)
-
-    def cut(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            items = {name: cut(each) for name, each in value.items()}
-            if not isinstance(value, MutableMapping):
-                return type(value)(items)  # type: ignore[call-arg]
-            made = copy.copy(value)  # of the same kind, with whatever else it has
-            made.update(items)
-            return made
-        is_fields = hasattr(value, "_fields") or holds_array(value)  # and not one thing for each sample, as texts are
-        if isinstance(value, (list, tuple)) and (is_fields or not is_long(value)):
-            each = [cut(item) for item in value]
-            return type(value)(*each) if hasattr(value, "_fields") else type(value)(each)
-        if isinstance(value, (str, bytes)) or not is_long(value):
-            return value
-        found.append(value)
-        return value[:half]
-
-    try:
-        made = cut(batch)
-    except Exception:  # a container of the user's own, which is not made as its like are
-        return None
-    return made if found else None
+            changed = stack.enter_context(_variant(loader, change))
+        except UsageError:  # a loader whose batches have no size
+            return None
+        batch = next(iter(_pass(changed, 1)), None)
+        if batch is None:
+            return None
+        times = []
+        for _ in range(_REPEATS + 1):
+            began = time.perf_counter()
+            step(batch)
+            _settle()
+            times.append(time.perf_counter() - began)
+    return min(times[1:]) * 1e3  # the first warms up
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock._src.profile.diagnosis.model import WAIT_SHARE, LoaderModel, StageTime
 from penstock._src.profile.loader_info import ImageInfo, LoaderInfo
 from penstock._src.profile.record.registry import AccessPath
+from penstock._src.profile.verdict.model import WAIT_SHARE, LoaderModel, StageTime
 
 SAME, CLOSE, OTHER = "same batches", "nearly the same images", "another training"
 WORTH = 0.02  # of the step: a change that wins less is not listed

@@ -10,9 +10,9 @@ from penstock._src.profile.report.table import columns
 from penstock._src.system.units import format_bytes
 
 if TYPE_CHECKING:
-    from penstock._src.profile.diagnosis.case import Fix
-    from penstock._src.profile.diagnosis.trial import FixTrial
-    from penstock._src.profile.diagnosis.verdict import Verdict
+    from penstock._src.profile.verdict.case import Fix
+    from penstock._src.profile.verdict.trial import FixTrial
+    from penstock._src.profile.verdict.verdict import Verdict
 
 WORKER_START = "worker_start"
 """The stage of a verdict where the loop waits for worker processes to start, more than for what they do."""

@@ -16,12 +16,6 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from typing import Any
 
-from penstock._src.profile.diagnosis.case import Fix, FixInputs, PassStartCost
-from penstock._src.profile.diagnosis.fixes import best_of, fixes_for
-from penstock._src.profile.diagnosis.model import LoaderModel, Pace, StageTime, compute_stages_of
-from penstock._src.profile.diagnosis.model_inputs import case_of, leading, others_of
-from penstock._src.profile.diagnosis.texts import WORKER_START, lines_of, sentence_of, trial_text
-from penstock._src.profile.diagnosis.trial import FixTrial, Replay, Step, batch_cost, preserved_rng_state, try_fix
 from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.messages import BilingualText, Language, message, name_of
 from penstock._src.profile.record import session, spans
@@ -29,6 +23,12 @@ from penstock._src.profile.record.registry import AccessPath, loader_info_of, re
 from penstock._src.profile.record.steps import steps
 from penstock._src.profile.report.figures import LoaderCost, loader_cost
 from penstock._src.profile.stats import Snapshot
+from penstock._src.profile.verdict.case import Fix, FixInputs, PassStartCost
+from penstock._src.profile.verdict.fixes import best_of, fixes_for
+from penstock._src.profile.verdict.model import LoaderModel, Pace, StageTime, compute_stages_of
+from penstock._src.profile.verdict.model_inputs import case_of, leading, others_of
+from penstock._src.profile.verdict.texts import WORKER_START, lines_of, sentence_of, trial_text
+from penstock._src.profile.verdict.trial import FixTrial, Replay, Step, batch_cost, preserved_rng_state, try_fix
 from penstock.errors import PenstockError, UsageError
 
 _ACCESS_PATHS = ("now", "scaled", "read", "ram", "disk", "gpu")
@@ -186,7 +186,7 @@ def _judged(
         notes.append(message("unmeasured", why=_absence(info) if tunable is None else message("not asked")))
     case, pace = case_of(snapshot, info, paths)
     if step is not None and not case.is_input_bound and tunable is not None and info.batch_size:
-        case = replace(case, cost=batch_cost(tunable, step, info.batch_size))
+        case = replace(case, cost=batch_cost(tunable, step, info.batch_size, info.processes))
         alone_ms = case.now.compute_ms if case.cost is None else case.cost.ms(info.batch_size)
         if case.now.compute_ms > _BESIDE * alone_ms:  # what the loader takes from the step
             notes.append(message("beside the loader", alone=alone_ms, there=case.now.compute_ms))

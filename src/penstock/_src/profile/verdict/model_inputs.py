@@ -6,9 +6,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from penstock._src.profile.diagnosis.case import CpuUse, FixInputs, PassStartCost
-from penstock._src.profile.diagnosis.fixes import bandwidth_of
-from penstock._src.profile.diagnosis.model import (
+from penstock._src.profile.loader_info import LoaderInfo
+from penstock._src.profile.record.registry import AccessPath
+from penstock._src.profile.stats import Snapshot, StepStats
+from penstock._src.profile.verdict.case import CpuUse, FixInputs, PassStartCost
+from penstock._src.profile.verdict.fixes import bandwidth_of
+from penstock._src.profile.verdict.model import (
     READS,
     SAMPLES,
     WAIT_SHARE,
@@ -18,9 +21,6 @@ from penstock._src.profile.diagnosis.model import (
     pace_of,
     stages_of,
 )
-from penstock._src.profile.loader_info import LoaderInfo
-from penstock._src.profile.record.registry import AccessPath
-from penstock._src.profile.stats import Snapshot, StepStats
 
 _UNEXPLAINED = (0.7, 1.6)  # beyond, something else is at work that a factor must not hide
 _FAR_AHEAD = 0.5  # of the computing: a loader that needs less for a batch lets nobody wait for its work
@@ -86,20 +86,11 @@ def case_of(snapshot: Snapshot, loader: LoaderInfo, access_paths: Mapping[str, A
     elif now.batch_ms > between_ms:  # it kept up: what its threads took was their waiting for CPUs that the step had
         now = replace(now, unexplained=between_ms / now.batch_ms)
     on_gpu = bool(snapshot.gpu) or (loader.device or "cpu") != "cpu"
+    autocast = snapshot.machine.get("autocast")
     found = FixInputs(
-        now,
-        pace.step_ms,
-        stages,
-        loader,
-        access_paths,
-        hit_share,
-        is_input_bound,
-        None,
-        on_gpu,
-        starts,
-        cpu,
-        snapshot.machine.get("autocast"),
-    )
+        now, pace.step_ms, stages, loader, access_paths, hit_share, is_input_bound,
+        on_gpu=on_gpu, starts=starts, cpu=cpu, autocast=autocast,
+    )  # fmt: skip
     return found, pace
 
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock._src.profile.diagnosis import worker_fixes
-from penstock._src.profile.diagnosis.case import CLOSE, KEPT_FREE, OTHER, WORTH, Fix, FixInputs, PassStartCost
-from penstock._src.profile.diagnosis.model import DECODE, READS, SAMPLES
 from penstock._src.profile.loader_info import ImageInfo
 from penstock._src.profile.messages import message
 from penstock._src.profile.record.registry import AccessPath
+from penstock._src.profile.verdict import worker_fixes
+from penstock._src.profile.verdict.case import CLOSE, KEPT_FREE, OTHER, WORTH, Fix, FixInputs, PassStartCost
+from penstock._src.profile.verdict.model import DECODE, READS, SAMPLES
 from penstock._src.system.units import format_bytes
 
 _VIEW_OVERHEAD = 1.001  # flags and headers
@@ -278,8 +278,7 @@ def _batch(case: FixInputs) -> Fix | None:
     now = case.now
     changed = replace(now, service_ms=2 * now.service_ms, cpu_ms=2 * now.cpu_ms, read_bytes=2 * now.read_bytes,
                       compute_ms=compute)  # fmt: skip
-    world = (case.loader.options or {}).get("shard")
-    total = 2 * size * (world[1] if world else 1)
+    total = 2 * size * case.loader.processes
     half = cost.sizes[0]
     why = message("larger batch", low=cost.ms(half), half=half, high=cost.ms(size), size=size, fixed=cost.fixed_ms)
     return Fix("larger batch", {"batch_size": total}, changed.step_ms, why, OTHER, batch_factor=2.0)

@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from penstock._src.profile.diagnosis.case import KEPT_FREE, WORTH, Fix, FixInputs, rounds_of
-from penstock._src.profile.diagnosis.model import LoaderModel
 from penstock._src.profile.messages import BilingualText, message
 from penstock._src.profile.record.registry import AccessPath
+from penstock._src.profile.verdict.case import KEPT_FREE, WORTH, Fix, FixInputs, rounds_of
+from penstock._src.profile.verdict.model import LoaderModel
 
 _MOST_THREADS = 64
 WORKERS = "workers"

@@ -54,7 +54,12 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("--config", metavar="FILE", help="YAML configuration")
     parser.add_argument("--config-path", metavar="DIR", help="where a Kuavo configuration lies (default configs/data)")
     parser.add_argument("--config-name", metavar="NAME", help="a Kuavo configuration, which names source and output")
-    parser.add_argument("--memory", default="auto", metavar="SIZE", help="peak memory, all processes, e.g. 512MiB")
+    parser.add_argument(
+        "--memory",
+        default="auto",
+        metavar="SIZE",
+        help="peak memory, all processes, e.g. 512MiB (default: half of what is free, 2GiB at most)",
+    )
     parser.add_argument("--jobs", default="auto", metavar="N", help="cores that may encode: a number, cpu*0.5 or auto")
     parser.add_argument(
         "--on", metavar="ray[://HOST:PORT]", help="convert on a Ray cluster; --memory, --jobs: per task"

@@ -27,6 +27,8 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+from tests.remote.hub import hub_answer
+
 ACCESS_KEY, SECRET_KEY = "test-key", "test-secret"
 CUT, LOST = "cut", "lost"
 """Faults: half of the body comes; the request is done, but its answer is lost."""
@@ -219,7 +221,7 @@ class RangeServer:
 
     def _answer(self, request: Request) -> Answer:
         if request.path.startswith(("/api/datasets/", "/datasets/")):
-            return self._hub(request)
+            return Answer(*hub_answer(self.url, self.buckets, request))
         if (refused := self._refused(request)) is not None:
             return refused
         bucket, _, key = request.path.lstrip("/").partition("/")
@@ -241,6 +243,8 @@ class RangeServer:
     def _refused(self, request: Request) -> Answer | None:
         if request.path.startswith(self.denied or ("\0",)):
             return self._error(403)
+        if "signature" in request.query:  # where the Hub leads to
+            return None
         signature = request.headers.get("authorization", "")
         if self.access_key is None or (self.access_key and f"Credential={self.access_key}/" in signature):
             return None
@@ -334,23 +338,6 @@ class RangeServer:
         tag = escape(self.put(bucket, key, b"".join(parts[number] for number in sorted(parts))).etag)
         text = f"<CompleteMultipartUploadResult><ETag>{tag}</ETag></CompleteMultipartUploadResult>"
         return Answer(200, text.encode())
-
-    def _hub(self, request: Request) -> Answer:
-        """`/datasets/OWNER/NAME/resolve/REV/PATH` leads elsewhere; the bucket is `OWNER--NAME`."""
-        words = request.path.strip("/").split("/")
-        if words[0] == "api":
-            bucket, below = f"{words[2]}--{words[3]}", "/".join(words[6:])
-            if bucket not in self.buckets:
-                return Answer(404, b"{}")
-            rows = [f'{{"type": "file", "path": "{key}", "size": {len(found.data)}, "oid": {found.etag}}}'
-                    for key, found in sorted(self.buckets[bucket].items()) if key.startswith(below)]  # fmt: skip
-            return Answer(200, f"[{', '.join(rows)}]".encode(), {"content-type": "application/json"})
-        bucket, key = f"{words[1]}--{words[2]}", "/".join(words[5:])
-        found = self.buckets.get(bucket, {}).get(key)
-        if found is None:
-            return Answer(404)
-        place = f"{self.url}/{bucket}/{quote(key)}?signature=a%2Fb"
-        return Answer(302, b"", {"location": place, "x-linked-size": str(len(found.data)), "x-linked-etag": found.etag})
 
 
 def main() -> None:

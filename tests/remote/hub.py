@@ -68,12 +68,13 @@ def _entry(files: Mapping[str, StoredObject], path: str) -> list[dict[str, Any]]
 
 
 def _resolve(url: str, bucket: str, files: Mapping[str, StoredObject], key: str) -> Found:
-    """A file's bytes lie elsewhere, under a signed address."""
+    """A file's bytes lie on another host, under a signed address."""
+    elsewhere = url.replace("127.0.0.1", "localhost")
     found = files.get(key)
     if found is None:
         return _NOTHING
     headers = {
-        "location": f"{url}/{bucket}/{quote(key)}?signature=a%2Fb",
+        "location": f"{elsewhere}/{bucket}/{quote(key)}?signature=a%2Fb",
         "x-repo-commit": COMMIT,
         "x-linked-size": str(len(found.data)),
         "x-linked-etag": found.etag,

@@ -31,6 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from contend import Contest
 from episodes_data import make_data_set
 from load_data import data_set
 from measure import Claim, finish, run
@@ -134,16 +135,25 @@ def opened(url: str, args: argparse.Namespace) -> list[Claim]:
 
 
 def second_epoch(url: str, buckets: Path, args: argparse.Namespace) -> list[Claim]:
-    """From the view, against a data set on the disk whose view is filled."""
-    ratios, requests = [], 0
-    for _ in range(args.rounds):
-        remote, _ = child("view", url, 64, args)
-        local, _ = child("view", str(buckets / "cameras" / "set"), 64, args)
-        ratios.append(remote["samples_per_s"] / local["samples_per_s"])
-        requests = max(requests, remote["requests"])
-    print(f"second epoch from the view: {statistics.median(ratios):.2f} of local data, {requests} requests")
+    """From the view, against a data set on the disk whose view is filled.
+
+    An epoch takes some 30 ms, nearly all of it copying memory: one long turn each would compare two moments of the
+    machine. So both are ready before, and take many short turns.
+    """
+    words = ("--seconds", 0.25, "--batch", BATCH, "--memory", f"{MEMORY_MIB}MiB")
+    os.environ.update(environment_of(url, 64))
+    print()
+    with Contest() as contest:
+        remote = contest.add("second epoch of s3://", "remote_child.py", "view", "s3://cameras/set", *words)
+        local = contest.add(
+            "second epoch of a local disk", "remote_child.py", "view", buckets / "cameras" / "set", *words
+        )
+        contest.play(8 * args.rounds)
+        ratio = statistics.median(far / near for far, near in zip(remote.rates, local.rates, strict=True))
+        cpu, requests = remote.cpu_s / local.cpu_s, remote.last["requests"]
+    print(f"second epoch from the view: {ratio:.2f} of local data, {cpu:.2f} of its CPU, {requests} requests")
     return [
-        Claim("second epoch from the view over that of local data", statistics.median(ratios), ">= 0.9"),
+        Claim("second epoch from the view over that of local data", ratio, ">= 0.9"),
         Claim("requests of a second epoch", requests, "<= 0"),
     ]
 
@@ -180,13 +190,16 @@ def child(way: str, url: str, in_flight: int, args: argparse.Namespace) -> tuple
     place = url if "://" not in url else f"s3://{'many' if way == 'open' else 'cameras'}/set"
     command = [sys.executable, str(HERE / "remote_child.py"), way, place, "--seconds", str(args.seconds),
                "--batch", str(BATCH), "--memory", f"{MEMORY_MIB}MiB"]  # fmt: skip
-    environment = {
+    done = run(command, env=environment_of(url, in_flight), memory=way == "load")
+    told: dict[str, Any] = json.loads(done.output.splitlines()[-1])
+    return told, done.own_rss_bytes
+
+
+def environment_of(url: str, in_flight: int) -> dict[str, str]:
+    return {
         "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "test-key", "AWS_SECRET_ACCESS_KEY": "test-secret",
         "PENSTOCK_REMOTE_IN_FLIGHT": str(in_flight),
     }  # fmt: skip
-    done = run(command, env=environment, memory=way == "load")
-    told: dict[str, Any] = json.loads(done.output.splitlines()[-1])
-    return told, done.own_rss_bytes
 
 
 @contextmanager

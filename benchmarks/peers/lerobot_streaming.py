@@ -28,7 +28,9 @@ def main() -> None:
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory(prefix="penstock-peer-") as home:
         # Nothing is kept from an earlier run, and nothing is sent but what reads the data set.
-        os.environ.update(HF_HOME=home, HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_TELEMETRY="1", HF_LEROBOT_HOME=f"{home}/l")
+        os.environ.update(
+            HF_HOME=home, HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_TELEMETRY="1", HF_LEROBOT_HOME=f"{home}/l"
+        )
         print(json.dumps(measured(args)), file=answers, flush=True)
     sys.stdout.flush()
 

@@ -9,8 +9,8 @@ measured. Three JPEG cameras of 480×640, read at random. In alternating turns, 
     local   the same from a local disk: where decoding on these cores is the limit, this is its ceiling
 
 LeRobot's `StreamingLeRobotDataset` reads the same set from the same server, which speaks as the Hub does. Penstock
-reads it there by `hf://`, too. Both resize to 224². LeRobot goes through the files in turn and shuffles among 100 decoded
-samples (its default is 1,000, which take ten times as long to fill). Penstock shuffles globally.
+reads it there by `hf://`, too. Both resize to 224². LeRobot goes through the files in turn and shuffles among 100
+decoded samples (its default is 1,000, which take ten times as long to fill). Penstock shuffles globally.
 
     python benchmarks/remote.py [--quick] [--only compare open view peer] [--lerobot-python PATH]
 

@@ -1,4 +1,4 @@
-"""A small HTTP server that speaks enough of S3 (path style), of plain web servers and of the Hub for obstore.
+"""A small HTTP server that speaks enough of S3 (path style), Google's XML API, web servers and the Hub for obstore.
 
 Latency, bandwidth and faults are injected; every request is written down. It listens on loopback only.
 
@@ -46,6 +46,7 @@ class StoredObject:
     data: bytes | memoryview
     etag: str
     modified_s: float
+    generation: int
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class RangeServer:
         self.requests: list[Request] = []
         self.in_flight = self.peak_in_flight = 0
         self.bytes_sent = 0
+        self._generation = 0
         self._uploads: dict[str, dict[int, bytes]] = {}
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -118,7 +120,8 @@ class RangeServer:
 
     def put(self, bucket: str, key: str, data: bytes | memoryview) -> StoredObject:
         tag = hashlib.md5(data if len(data) < 1 << 20 else bytes(data[: 1 << 20]) + b"%d" % len(data)).hexdigest()
-        found = StoredObject(data, f'"{tag}"', time.time())
+        self._generation += 1
+        found = StoredObject(data, f'"{tag}"', time.time(), self._generation)
         self.buckets.setdefault(bucket, {})[key] = found
         return found
 
@@ -255,7 +258,7 @@ class RangeServer:
         if found is None:
             return self._index(bucket, key) or self._error(404)
         headers = {"etag": found.etag, "last-modified": formatdate(found.modified_s, usegmt=True),
-                   "accept-ranges": "bytes"}  # fmt: skip
+                   "accept-ranges": "bytes", "x-goog-generation": str(found.generation)}  # fmt: skip
         if (wanted := request.headers.get("if-match")) not in (None, "*", found.etag):
             return self._error(412)
         del wanted
@@ -311,6 +314,9 @@ class RangeServer:
         if request.headers.get("if-none-match") == "*" and held is not None:
             return self._error(412)
         if "if-match" in request.headers and (held is None or held.etag != request.headers["if-match"]):
+            return self._error(412)
+        generation = request.headers.get("x-goog-if-generation-match")  # Google: 0 where there is none
+        if generation is not None and int(generation) != (0 if held is None else held.generation):
             return self._error(412)
         return Answer(200, b"", {"etag": self.put(bucket, key, request.body).etag})
 

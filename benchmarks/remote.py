@@ -11,8 +11,8 @@ measured. Three JPEG cameras of 480×640, read at random. In alternating turns, 
 LeRobot's `StreamingLeRobotDataset` reads the same set from the same server, which speaks as the Hub does. Penstock
 reads it there by `hf://`, too. Both resize to 224². LeRobot goes through the files in turn and shuffles among 100
 decoded samples (its default is 1,000, which take ten times as long to fill). Penstock shuffles globally. LeRobot reads
-5 MB at a time, so latency hardly counts for it. Measured alone on two cores, penstock had 329 samples/s and LeRobot 58:
-5.7 times, not the ten that are asked for.
+5 MB at a time, so latency hardly counts for it. Two quiet runs on two cores gave 278 and 329 samples/s for penstock and
+58 for LeRobot: 4.8 and 5.7 times, not the ten that are asked for.
 
     python benchmarks/remote.py [--quick] [--only compare open view peer] [--lerobot-python PATH]
 

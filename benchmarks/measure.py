@@ -37,17 +37,28 @@ class Claim:
         return self.value <= float(bound) if sign == "<=" else self.value >= float(bound)
 
 
-def run(command: Sequence[str], *, env: dict[str, str] | None = None, memory: bool = True) -> Run:
-    """Run a command to its end. Watching its memory takes a little of its time: not where the time is the claim."""
+def run(
+    command: Sequence[str], *, env: dict[str, str] | None = None, memory: bool = True, timeout_s: float | None = None
+) -> Run:
+    """Run a command to its end. Watching its memory takes a little of its time: not where the time is the claim.
+
+    Past `timeout_s` it is killed, and `subprocess.TimeoutExpired` is raised.
+    """
     began = time.perf_counter()
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
     )
     tree = _TreePeak(process.pid) if memory else None
-    out, errors = process.communicate()
-    seconds = time.perf_counter() - began
-    if tree is not None:
-        tree.stop()
+    try:
+        out, errors = process.communicate(timeout=timeout_s)
+        seconds = time.perf_counter() - began
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    finally:
+        if tree is not None:
+            tree.stop()
     if process.returncode != 0:
         raise SystemExit(f"{' '.join(command)} exited with {process.returncode}:\n{errors[-3000:]}")
     if tree is None:

@@ -1,7 +1,7 @@
 """One turn of `remote.py`, in a process of its own: prints one JSON object.
 
-Ways: `bare` (obstore alone), `read` (stored bytes through penstock), `load` (a loader), `view` (its second epoch),
-`open` (a cold open).
+Ways: `bare` (obstore alone), `read` (stored bytes through penstock), `load` (a loader), `open` (a cold open),
+`view` (a loader's second epoch: one turn for every line on standard input).
 """
 
 from __future__ import annotations
@@ -32,9 +32,12 @@ def main() -> None:
     parser.add_argument("--memory", default="768MiB")
     args = parser.parse_args()
     ways: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
-        "bare": bare, "read": read, "load": load, "view": view, "open": cold_open,
+        "bare": bare, "read": read, "load": load, "open": cold_open,
     }  # fmt: skip
-    print(json.dumps(ways[args.way](args)))
+    if args.way == "view":
+        view(args)
+    else:
+        print(json.dumps(ways[args.way](args)))
 
 
 def ranges(path: str) -> tuple[int, list[tuple[str, Any, Any]]]:
@@ -142,17 +145,23 @@ def load(args: argparse.Namespace) -> dict[str, Any]:
                     began = now
 
 
-def view(args: argparse.Namespace) -> dict[str, Any]:
-    """A second epoch, from a view in memory."""
+def view(args: argparse.Namespace) -> None:
+    """Epochs after the first, from a view in memory."""
+    from peers.rounds import Clock, serve
+
     words: dict[str, Any] = {"batch_size": args.batch, "image_size": (96, 128), "memory": args.memory, "view": "ram"}
     with penstock.open(args.path) as store, penstock.Loader(store, **words) as loader:
         for _ in loader:
             pass
-        asked, samples, began = counters.requests, 0, time.perf_counter()
-        while time.perf_counter() - began < args.seconds:
-            samples += sum(len(batch["index"]) for batch in loader)
-        took = time.perf_counter() - began
-    return {"samples_per_s": samples / took, "requests": counters.requests - asked}
+        asked = counters.requests
+
+        def play() -> dict[str, Any]:
+            clock, samples, began = Clock(), 0, time.perf_counter()
+            while time.perf_counter() - began < args.seconds:
+                samples += sum(len(batch["index"]) for batch in loader)
+            return {**clock.rate(samples), "requests": counters.requests - asked}
+
+        serve(play)
 
 
 def cold_open(args: argparse.Namespace) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A small HTTP server that speaks enough of S3 (path style), of plain web servers and of the Hub for obstore.
+"""A small HTTP server that speaks enough of S3 (path style), Google's XML API, web servers and the Hub for obstore.
 
 Latency, bandwidth and faults are injected; every request is written down. It listens on loopback only.
 
@@ -26,6 +26,8 @@ from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+from tests.remote.hub import hub_answer
+
 ACCESS_KEY, SECRET_KEY = "test-key", "test-secret"
 CUT, LOST = "cut", "lost"
 """Faults: half of the body comes; the request is done, but its answer is lost."""
@@ -43,6 +45,7 @@ class StoredObject:
     data: bytes | memoryview
     etag: str
     modified_s: float
+    generation: int
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ class RangeServer:
         self.in_flight = self.peak_in_flight = 0
         self.gate = 0  # nothing is answered until so many requests are under way at once, for the first time
         self.bytes_sent = 0
+        self._generation = 0
         self._uploads: dict[str, dict[int, bytes]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -122,7 +126,8 @@ class RangeServer:
 
     def put(self, bucket: str, key: str, data: bytes | memoryview) -> StoredObject:
         tag = hashlib.md5(data if len(data) < 1 << 20 else bytes(data[: 1 << 20]) + b"%d" % len(data)).hexdigest()
-        found = StoredObject(data, f'"{tag}"', time.time())
+        self._generation += 1
+        found = StoredObject(data, f'"{tag}"', time.time(), self._generation)
         self.buckets.setdefault(bucket, {})[key] = found
         return found
 
@@ -222,7 +227,7 @@ class RangeServer:
 
     def _answer(self, request: Request) -> Answer:
         if request.path.startswith(("/api/datasets/", "/datasets/")):
-            return self._hub(request)
+            return Answer(*hub_answer(self.url, self.buckets, request))
         if (refused := self._refused(request)) is not None:
             return refused
         bucket, _, key = request.path.lstrip("/").partition("/")
@@ -244,6 +249,8 @@ class RangeServer:
     def _refused(self, request: Request) -> Answer | None:
         if request.path.startswith(self.denied or ("\0",)):
             return self._error(403)
+        if "signature" in request.query:  # where the Hub leads to
+            return None
         signature = request.headers.get("authorization", "")
         if self.access_key is None or (self.access_key and f"Credential={self.access_key}/" in signature):
             return None
@@ -254,7 +261,7 @@ class RangeServer:
         if found is None:
             return self._index(bucket, key) or self._error(404)
         headers = {"etag": found.etag, "last-modified": formatdate(found.modified_s, usegmt=True),
-                   "accept-ranges": "bytes"}  # fmt: skip
+                   "accept-ranges": "bytes", "x-goog-generation": str(found.generation)}  # fmt: skip
         if (wanted := request.headers.get("if-match")) not in (None, "*", found.etag):
             return self._error(412)
         del wanted
@@ -311,6 +318,9 @@ class RangeServer:
             return self._error(412)
         if "if-match" in request.headers and (held is None or held.etag != request.headers["if-match"]):
             return self._error(412)
+        generation = request.headers.get("x-goog-if-generation-match")  # Google: 0 where there is none
+        if generation is not None and int(generation) != (0 if held is None else held.generation):
+            return self._error(412)
         return Answer(200, b"", {"etag": self.put(bucket, key, request.body).etag})
 
     def _delete_many(self, bucket: str, request: Request) -> Answer:
@@ -337,23 +347,6 @@ class RangeServer:
         tag = escape(self.put(bucket, key, b"".join(parts[number] for number in sorted(parts))).etag)
         text = f"<CompleteMultipartUploadResult><ETag>{tag}</ETag></CompleteMultipartUploadResult>"
         return Answer(200, text.encode())
-
-    def _hub(self, request: Request) -> Answer:
-        """`/datasets/OWNER/NAME/resolve/REV/PATH` leads elsewhere; the bucket is `OWNER--NAME`."""
-        words = request.path.strip("/").split("/")
-        if words[0] == "api":
-            bucket, below = f"{words[2]}--{words[3]}", "/".join(words[6:])
-            if bucket not in self.buckets:
-                return Answer(404, b"{}")
-            rows = [f'{{"type": "file", "path": "{key}", "size": {len(found.data)}, "oid": {found.etag}}}'
-                    for key, found in sorted(self.buckets[bucket].items()) if key.startswith(below)]  # fmt: skip
-            return Answer(200, f"[{', '.join(rows)}]".encode(), {"content-type": "application/json"})
-        bucket, key = f"{words[1]}--{words[2]}", "/".join(words[5:])
-        found = self.buckets.get(bucket, {}).get(key)
-        if found is None:
-            return Answer(404)
-        place = f"{self.url}/{bucket}/{quote(key)}?signature=a%2Fb"
-        return Answer(302, b"", {"location": place, "x-linked-size": str(len(found.data)), "x-linked-etag": found.etag})
 
 
 def main() -> None:

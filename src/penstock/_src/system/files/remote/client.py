@@ -118,6 +118,7 @@ class Client:
         self.place = place
         self._obstore = obstore()
         self._store, self.is_signed = _make_store(place, headers)
+        self._is_azure, self._is_google = place.startswith("az://"), place.startswith("gs://")
 
     def __repr__(self) -> str:
         return f"Client({self.place!r})"
@@ -146,7 +147,13 @@ class Client:
         return self._run(key, lambda: self._read_whole(key, None))
 
     def tail(self, key: str, n_bytes: int) -> tuple[memoryview, ObjectInfo]:
-        """The last bytes (all, where there are fewer), with size and version: opens a file by one request."""
+        """The last bytes (all, where there are fewer), with size and version: opens a file by one request.
+
+        Azure knows no ranges that count from the end: there it takes two.
+        """
+        if self._is_azure:
+            info = self.head(key)
+            return self.read(key, max(0, info.size_bytes - n_bytes), info.size_bytes, info.etag), info
         return self._run(key, lambda: self._read_whole(key, {"suffix": n_bytes}))
 
     def read_here(self, key: str, begin: int, end: int, etag: str | None = None) -> memoryview:
@@ -237,6 +244,12 @@ class Client:
 
     def _put(self, key: str, data: bytes | memoryview | Path, mode: Any) -> str | None:
         try:
+            if self._is_google and isinstance(mode, dict):
+                # Google's condition is a generation: that of the object, if it still has this ETag.
+                there = self._obstore.head(self._store, key)
+                if there["e_tag"] != mode["e_tag"]:
+                    raise self._obstore.exceptions.PreconditionError(there["e_tag"])
+                mode = {**mode, "version": there["version"]}
             found: str | None = self._obstore.put(self._store, key, data, mode=mode)["e_tag"]
             return found
         except (self._obstore.exceptions.AlreadyExistsError, self._obstore.exceptions.PreconditionError) as error:
@@ -332,7 +345,10 @@ class _Errors:
 
 def _info(meta: Any) -> ObjectInfo:
     when: datetime = meta["last_modified"]
-    return ObjectInfo(meta["path"], int(meta["size"]), meta["e_tag"], int(when.timestamp() * 1e9))
+    etag: str | None = meta["e_tag"]
+    if etag is not None and etag.startswith("0x"):  # Azure's listings leave out the quotes that its answers have
+        etag = f'"{etag}"'
+    return ObjectInfo(meta["path"], int(meta["size"]), etag, int(when.timestamp() * 1e9))
 
 
 def _make_store(place: str, headers: Mapping[str, str] | None) -> tuple[Any, bool]:

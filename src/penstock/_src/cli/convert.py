@@ -31,6 +31,7 @@ examples:
   penstock convert episodes/*.hdf5 datasets/aloha fps=50
   penstock convert datasets/run datasets/run_av1 video=av1     (copy now, compress tonight)
   penstock convert run.bag datasets/run_v21 output=v2.1        (LeRobot v2.1 in H.264, for GR00T and openpi)
+  penstock convert day1/ s3://robots/sets/days                 (into object storage; day2/ … --append adds to it)
   penstock convert day1/ datasets/days --shard 3/8             (one of 8 machines; then `penstock commit datasets/days`)
   penstock convert day1/ datasets/days --on ray                (the nodes of a Ray cluster)
   penstock convert --config-path configs/data --config-name KuavoRosbag2Lerobot rosbag.rosbag_dir=… rosbag.lerobot_dir=…
@@ -49,7 +50,10 @@ def add_parser(verbs: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "words", nargs="*", metavar="SRC… OUT [a.b=c …]", help="files, directories or globs; the output"
+        "words",
+        nargs="*",
+        metavar="SRC… OUT [a.b=c …]",
+        help="files, directories or globs; the output, a directory or s3://…",
     )
     parser.add_argument("--config", metavar="FILE", help="YAML configuration")
     parser.add_argument("--config-path", metavar="DIR", help="where a Kuavo configuration lies (default configs/data)")

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,8 +40,17 @@ from penstock._src.system import memory as process_memory
 from penstock._src.system import units
 from penstock._src.system.budget import Budget
 from penstock._src.system.cache_directory import cache_directory, has_directory
+from penstock._src.system.files import RemotePath, as_path
 from penstock._src.system.limits import read_cpu_limit
-from penstock.errors import Interrupted, OutputExists, OutputFailed, PenstockError, RecordingError, UsageError
+from penstock.errors import (
+    Interrupted,
+    OutputExists,
+    OutputFailed,
+    PenstockError,
+    RecordingError,
+    RemoteError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from penstock._src.lerobot.features import Feature
@@ -94,7 +104,10 @@ def convert(
     if append:
         mode = "append or resume" if resume else "append"
     if on is not None:
+        from penstock._src.conversion.bucket.staging import refuse_sharing
         from penstock._src.conversion.shards.ray_run import on_ray
+
+        refuse_sharing(job.out, "--on ray")
 
         return on_ray(job, on, mode, overwrite=overwrite, memory=memory, jobs=jobs)
     return job.run(mode, overwrite=overwrite)
@@ -114,8 +127,8 @@ def new_job(
     """The job of a call, with its inputs found."""
     wanted = [sources] if isinstance(sources, (str, Path)) else list(sources)
     return Job(
-        input_refs=find_inputs(wanted, Path(out)),
-        out=Path(out),
+        input_refs=find_inputs(wanted, as_path(out)),
+        out=as_path(out),
         settings=settings,
         budget=Budget.parse(memory),
         cores=_cores(jobs),
@@ -159,6 +172,7 @@ class Job:
     joining_bytes: int = 0  # what this process holds while others convert
     stop: StopSignals = field(default_factory=StopSignals)
     known_sources: list[dict[str, Any]] | None = None  # the inputs as a plan knows them: they are not read again
+    building: output.OutputDirectory | None = None
     share_out: Callable[[Job], None] | None = None  # lets others write the inputs, instead of this machine alone
     nodes: tuple[Mapping[str, Any], ...] = ()  # what each machine did, where several did something
     moved: MovedBytes = field(init=False)
@@ -169,9 +183,9 @@ class Job:
 
         if (whole := already_whole(self, mode)) is not None:
             return whole
-        place = output.building(self.out, mode, overwrite=overwrite)
+        place = self._building(mode, overwrite=overwrite)
         with process_memory.arrow_from_system(), process_memory.PeakMeter() as meter, self.stop, place as building:
-            self.root = building.root
+            self.root, self.building = building.root, building
             self.stage("start")
             try:
                 self._begin(building, appends=mode.startswith("append"))
@@ -188,6 +202,13 @@ class Job:
             name = Path(report.out).name
             record(RunOutcome("convert", name, report.predicted_peak_bytes, report.peak_rss_bytes), cache_directory())
         return report
+
+    def _building(self, mode: output.Mode, *, overwrite: bool) -> AbstractContextManager[output.OutputDirectory]:
+        if not isinstance(self.out, RemotePath):
+            return output.building(self.out, mode, overwrite=overwrite)
+        from penstock._src.conversion.bucket import staging
+
+        return staging.building(self, self.out, mode, overwrite=overwrite)
 
     def note(self, text: str) -> None:
         """Tell the user, once."""
@@ -212,10 +233,15 @@ class Job:
         self.stages.append(stage)
         self.progress.stage(stage)
 
+    @property
+    def upload_bytes(self) -> int:
+        """What bringing files to a bucket takes of the memory."""
+        return 0 if self.building is None else self.building.upload_bytes
+
     def open_options(self) -> OpenOptions:
         return OpenOptions(
             self.settings,
-            self.budget.limit_bytes,
+            self.budget.limit_bytes - self.upload_bytes,
             self.cores,
             self.strict,
             check_stop=self.stop.check,
@@ -225,7 +251,8 @@ class Job:
 
     def give_up(self, number: int, error: PenstockError) -> None:
         """An input failed: the job ends with it, or goes on without it."""
-        if isinstance(error, _ENDS_THE_JOB):
+        is_of_output = isinstance(error, RemoteError) and error.url.startswith(str(self.out))
+        if isinstance(error, _ENDS_THE_JOB) or is_of_output:
             raise error
         if not self.keep_going:
             if len(self.inputs.entries) > 1:
@@ -340,7 +367,10 @@ class Job:
             data_file_bytes=(files.data_mb or 100) * 2**20,
             video_file_bytes=(files.video_mb or 200) * 2**20,
             identity={**identity(self.settings, self.sources, strict=self.strict), "begun": spec.to_json()},
+            chunks=None if self.building is None else self.building.chunks(),
         )
+        if self.building is not None:
+            self.building.follow(self.writer)
         self.spec = spec
         self.sources.clear()  # the journal knows them now
         for number, reason in ((n, e.failed) for n, e in enumerate(self.inputs.entries) if e.failed is not None):
@@ -389,7 +419,9 @@ class Job:
         """The job fails: what is committed stays, and the error says how to go on."""
         if self.writer is not None:
             self.writer.abandon()
-        if isinstance(error, PenstockError) and (kept := output.new_episodes(self.root, self.out, mode)):
+        if self.building is None or not isinstance(error, PenstockError):
+            return
+        if kept := self.building.new_episodes(mode):
             go_on = "--append --resume" if mode.startswith("append") else "--resume"
             episodes = f"{kept:,} episode{'s are' if kept != 1 else ' is'} kept: after this is fixed, {go_on} continues"
             error.hint = f"{error.hint}; {episodes}" if error.hint else episodes

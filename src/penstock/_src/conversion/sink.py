@@ -15,7 +15,9 @@ worker processes wrote, statistics, task numbers and publishing are done for it 
 
 A sink may have two methods more: `begin_group(number)`, after which files of several episodes begin anew under names
 that belong to the group, and `adopt_video` of its episodes, which takes finished files of a worker output without
-copying them (`penstock._src.lerobot.write.sink`). Without them frames are copied.
+copying them (`penstock._src.lerobot.write.sink`). Without them frames are copied. An output in object storage needs a
+sink with `number_from(chunks)`, which says in which chunks files are numbered, and `finished(last)`, which names the
+files that no episode after this one changes.
 
 A new output is a module with such a class and one registration: a line in `OUTPUTS`, an entry point of the group
 `penstock.sinks`, or a call of `register`. `output=NAME` chooses it. The classes are structural: a sink imports nothing

@@ -19,12 +19,15 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.is_requested = False
+        self.also_check: Callable[[], None] | None = None  # raises what went wrong beside the conversion
         self._before: dict[signal.Signals, object] = {}
 
     def check(self) -> None:
         """Called at places where nothing is half done that could not be dropped."""
         if self.is_requested:
             raise Interrupted("interrupted")
+        if self.also_check is not None:
+            self.also_check()
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():

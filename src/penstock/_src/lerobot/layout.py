@@ -6,7 +6,8 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.m
 SPOOL_DIR = ".spool"
 OWN_DIR = "penstock"  # what penstock keeps beside the data set: the journal, the state, the report
 JOURNAL_PATH = f"{OWN_DIR}/journal.jsonl"
+METADATA_KEY = "penstock_metadata"  # in info.json of a bucket: the directory with the metadata of this version
+VERSIONS_DIR = f"{OWN_DIR}/versions"  # in a bucket: the metadata of each version of a data set
 PARTIAL_SUFFIX, OLD_SUFFIX = ".penstock-partial", ".penstock-old"  # beside a data set: being built, being replaced
 SHARDS_SUFFIX = ".penstock-shards"  # beside a data set: what other machines converted for it
 
@@ -41,16 +44,34 @@ _FIELD = re.compile(r"\{([^{}]*)\}")
 _NUMBER_FIELD = re.compile(r"(chunk_index|file_index|episode_index|episode_chunk)(?::0(\d{1,2})d)?\Z")
 
 
+def _following(chunk: int) -> int:
+    return chunk + 1
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """The chunks in which a writer numbers its files: the first, and the one after a full one.
+
+    Files in chunks before `first` were written by others: they may lie elsewhere, and never change.
+    """
+
+    first: int = 0
+    after: Callable[[int], int] = _following
+
+
+ALL_CHUNKS = Chunks()
+
+
 class FilePosition(NamedTuple):
     """The number of a file: LeRobot puts `chunks_size` files into each chunk directory."""
 
     chunk: int
     file: int
 
-    def next(self, chunks_size: int) -> FilePosition:
+    def next(self, chunks_size: int, chunks: Chunks = ALL_CHUNKS) -> FilePosition:
         if self.file + 1 < chunks_size:
             return FilePosition(self.chunk, self.file + 1)
-        return FilePosition(self.chunk + 1, 0)
+        return FilePosition(chunks.after(self.chunk), 0)
 
 
 FIRST_FILE = FilePosition(0, 0)

@@ -48,6 +48,12 @@ class Info:
         return [key for key, feature in self.features.items() if feature.dtype == "video"]
 
     @property
+    def metadata_dir(self) -> str | None:
+        """Where the rest of the metadata lies, for a data set in a bucket that is replaced version by version."""
+        value = self.raw.get(layout.METADATA_KEY)
+        return None if value is None else str(value)
+
+    @property
     def undeclared_row_keys(self) -> list[str]:
         """`frame_index` and the like that info.json lacks; `features` has them all the same."""
         return [feature.key for feature in ROW_FEATURES if feature.key not in self.raw["features"]]

@@ -15,7 +15,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from penstock._src.conversion.commit.join import committed
 from penstock._src.conversion.commit.journal import JOURNAL_PATH, OWN_DIR, Journal
+from penstock._src.conversion.commit.writer import DataSetWriter
 from penstock._src.conversion.report import REPORT_PATH
 from penstock._src.conversion.sink import sink_factory
 from penstock._src.lerobot import layout
@@ -48,6 +49,15 @@ class OutputDirectory:
     out: Path
     holds: Holds
     finished: bool = False  # set when the data set is whole and may take its place
+    # Of an output that does not lie on this machine:
+    chunks: Callable[[], layout.Chunks | None] = lambda: None  # where its files are numbered
+    follow: Callable[[DataSetWriter], None] = lambda writer: None  # takes what a writer has finished
+    upload_bytes: int = 0  # of memory that this takes
+    count_new: Callable[[], int] | None = None  # the episodes that were committed since it was begun
+
+    def new_episodes(self, mode: Mode) -> int:
+        """What would be lost with the directory."""
+        return new_episodes(self.root, self.out, mode) if self.count_new is None else self.count_new()
 
 
 def is_ours(path: Path) -> bool:
@@ -302,7 +312,7 @@ def _renameat2() -> Any:
 def locked(lock: Path, out: Path) -> Iterator[None]:
     """Hold the lock file; a killed run leaves nothing to clean up, since the system lets go of its lock."""
     with writable(lock):
-        out.parent.mkdir(parents=True, exist_ok=True)
+        lock.parent.mkdir(parents=True, exist_ok=True)
         while (handle := _try(lock, out)) is None:
             continue
     try:

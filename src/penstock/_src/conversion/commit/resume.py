@@ -20,6 +20,7 @@ from penstock._src.conversion.settings import Settings, default_settings
 from penstock._src.conversion.sink import DEFAULT_OUTPUT
 from penstock._src.system import config
 from penstock._src.system.closing import on_error
+from penstock._src.system.files import RemotePath
 from penstock.errors import DataSetError, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +32,13 @@ _OF_ONE_CALL = ("task",)  # settings that may differ between the calls that make
 
 def already_whole(job: Job, mode: Mode) -> Report | None:
     """The report of a data set that has everything which a call with --resume asks for."""
+    if isinstance(job.out, RemotePath):
+        from penstock._src.conversion.bucket import staging
+
+        report = staging.already_whole(job, job.out, mode, lambda journal: _is_whole(job, mode, journal))
+        if report is not None:
+            job.note(f"{job.out} is complete: nothing is left to convert")
+        return report
     partial = output.partial_of(job.out)
     if "resume" not in mode or not (output.is_ours(job.out) or partial.exists()):
         return None
@@ -39,20 +47,25 @@ def already_whole(job: Job, mode: Mode) -> Report | None:
             output.finish_publishing(partial, Path(os.path.realpath(job.out)))
         if partial.exists() or not output.is_ours(job.out):
             return None
-        journal = Journal.read(job.out)
-        before, now = journal.identity, _identity(job)
-        if "begun" not in before:
-            return None
-        if mode == "resume":
-            if differences := identities.differences(before, now):
-                raise DataSetError(
-                    f"{job.out} is complete, and was made with other inputs or settings: {'; '.join(differences)}",
-                    hint="--append adds inputs to it, --overwrite converts everything again",
-                )
-        elif _changed(before, now, job.settings) or _fresh(job, _committed_inputs(journal), now["sources"]):
+        if not _is_whole(job, mode, Journal.read(job.out)):
             return None
         job.note(f"{job.out} is complete already: nothing to do")
         return read_report(job.out)
+
+
+def _is_whole(job: Job, mode: Mode, journal: Journal) -> bool:
+    """Whether a finished data set has everything that the call asks for."""
+    before, now = journal.identity, _identity(job)
+    if "begun" not in before:
+        return False
+    if mode == "resume":
+        if differences := identities.differences(before, now):
+            raise DataSetError(
+                f"{job.out} is complete, and was made with other inputs or settings: {'; '.join(differences)}",
+                hint="--append adds inputs to it, --overwrite converts everything again",
+            )
+        return True
+    return not _changed(before, now, job.settings) and not _fresh(job, _committed_inputs(journal), now["sources"])
 
 
 def _identity(job: Job) -> dict[str, Any]:
@@ -77,7 +90,7 @@ def _sources(journal: Journal) -> list[Mapping[str, Any]]:
 
 def resume_job(job: Job, building: OutputDirectory, *, appends: bool) -> None:
     """Bring a job to where its data set stands; refused, with what differs, when it is not the same job."""
-    writer = DataSetWriter.resume(building.root)
+    writer = DataSetWriter.resume(building.root, chunks=building.chunks())
     with on_error(writer.leave):
         before = writer.journal.identity
         if "begun" not in before:
@@ -88,6 +101,7 @@ def resume_job(job: Job, building: OutputDirectory, *, appends: bool) -> None:
             _resume(job, building, writer)
         job.divide(batches(writer.journal))
     job.writer = writer
+    building.follow(writer)
 
 
 def _resume(job: Job, building: OutputDirectory, writer: DataSetWriter) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -107,7 +107,8 @@ class DataSetWriter:
 
     `output` names the sink; `limits` are the sizes that a `Description` has. `fsync=False` leaves it to the system when
     files reach the disk. `identity`, plain JSON, comes back from the journal of a data set that is resumed. A worker
-    output is never closed: its episodes are joined into another data set (join.py).
+    output is never closed: its episodes are joined into another data set (join.py). `chunks`: where files are numbered,
+    by sinks that can (`conversion/sink.py`).
     """
 
     def __init__(
@@ -121,18 +122,19 @@ class DataSetWriter:
         fsync: bool = True,
         identity: Mapping[str, Any] | None = None,
         is_worker_output: bool = False,
+        chunks: layout.Chunks | None = None,
         **limits: int,
     ) -> None:
         folder = Path(root)
         description = Description(fps, tuple(features), robot_type, **limits)
         header = Header(description, dict(identity or {}), output, is_worker_output)
         names = layout.FreshNames(folder, fsync=fsync)
-        sink = _open_sink(folder, header, names)
+        sink = _open_sink(folder, header, names, chunks)
         layout.make_empty(folder)
         self._begin(folder, Journal.create(folder, header, fsync=fsync), sink, names)
 
     @classmethod
-    def resume(cls, root: Path | str, fsync: bool = True) -> DataSetWriter:
+    def resume(cls, root: Path | str, fsync: bool = True, chunks: layout.Chunks | None = None) -> DataSetWriter:
         """Go on with a data set: all committed episodes are there, and nothing of one that was not committed.
 
         A finished data set is opened again, too, so that episodes can be appended; until the next `close` it is not a
@@ -141,7 +143,7 @@ class DataSetWriter:
         folder = Path(root)
         journal = Journal.read(folder)
         names = layout.FreshNames(folder, fsync=fsync)
-        sink = _open_sink(folder, journal.header, names)
+        sink = _open_sink(folder, journal.header, names, chunks)
         layout.check_directory(folder, OWN_DIR)
         committed = _Committed()
         sink.survey(committed.read(journal))
@@ -174,6 +176,7 @@ class DataSetWriter:
         self._group = _Group()
         self._state: snapshot.SavedState | None = None
         self._closed = False
+        self.on_committed: Callable[[Mapping[str, Any]], None] | None = None  # takes the record of the last episode
 
     def _restore_state(self, committed: _Committed, state: Mapping[str, Any] | None) -> None:
         """Be as the writer was that committed the last episode."""
@@ -358,6 +361,8 @@ class DataSetWriter:
             self.sink.settle()
             if before is not None:
                 layout.remove(self.root / OWN_DIR / before.name)
+            if self.on_committed is not None:
+                self.on_committed(records[-1].to_json())
 
     def _save_kept(self, record: EpisodeRecord, kept: Mapping[str, Any] | None) -> snapshot.SavedState | None:
         return None if kept is None else self._save(snapshot.episode_state_name(record.episode_index), kept)
@@ -377,9 +382,12 @@ class DataSetWriter:
             raise DataSetError(f"{self.root}: episode {self.episodes} is still open", hint="commit or abort it first")
 
 
-def _open_sink(root: Path, header: Header, names: layout.FreshNames) -> Sink:
+def _open_sink(root: Path, header: Header, names: layout.FreshNames, chunks: layout.Chunks | None) -> Sink:
     if header.is_worker_output:  # whatever the output, workers write what a join can replay
         from penstock._src.lerobot.write.sink import LeRobotSink
 
         return LeRobotSink(root, header.description, names, is_worker_output=True)
-    return sink_factory(header.output)(root, header.description, names)
+    sink = sink_factory(header.output)(root, header.description, names)
+    if chunks is not None:
+        cast(Any, sink).number_from(chunks)
+    return sink

@@ -51,7 +51,7 @@ def processes_for(job: Job, source: Input, inputs: int) -> int:
         left_bytes = sum(entry.size_bytes for entry in job.inputs.entries if not entry.is_finished)
         if left_bytes < _LEAST_PARALLEL_BYTES:
             return 1
-    joining_bytes = JOINING_BYTES + source.memory.joining_bytes
+    joining_bytes = JOINING_BYTES + source.memory.joining_bytes + job.upload_bytes
     fitting = (job.budget.limit_bytes - joining_bytes) // max(source.memory.least_bytes, 1)
     if fitting < wanted:
         # The same text for every input, so that it is shown once.
@@ -102,6 +102,8 @@ class Parallel:
                 if job.stop.is_requested:
                     self._stop_all()
                 self._join_finished()
+                if job.stop.also_check is not None:
+                    job.stop.also_check()
                 if job.stop.is_requested:
                     self._join_partial()
                     raise Interrupted("interrupted")

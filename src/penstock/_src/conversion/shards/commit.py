@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock._src.conversion.bucket.staging import refuse_sharing
 from penstock._src.conversion.commit import output
 from penstock._src.conversion.commit.groups import Group, owners
 from penstock._src.conversion.commit.journal import JOURNAL_PATH, Journal
@@ -16,6 +17,7 @@ from penstock._src.conversion.shards.nodes import NodeTable
 from penstock._src.conversion.shards.plan import ShardPlan, job_of, read_plan
 from penstock._src.conversion.shards.take import is_through, take_group, work_of
 from penstock._src.system.budget import Budget
+from penstock._src.system.files import as_path
 from penstock.errors import DataSetError, RecordingError
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ _NAMED = 6
 
 def commit(out: str | Path, *, memory: str | int = "auto", progress: Progress | None = None) -> Report:
     """Make one data set of what `--shard` calls have converted; refused, with what is missing, until all have."""
+    refuse_sharing(as_path(out), "penstock commit")
     out = Path(out)
     plan = read_plan(out)
     if plan is None:

@@ -8,6 +8,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock._src.conversion.bucket.staging import refuse_sharing
 from penstock._src.conversion.commit.groups import Group, owners
 from penstock._src.conversion.report import MovedBytes
 from penstock._src.conversion.shards import place
@@ -62,6 +63,7 @@ def parse_shard(text: str) -> tuple[int, int]:
 def convert_shard(job: Job, shard: str, *, append: bool, overwrite: bool, command: str) -> ShardReport:
     """Convert what this shard has to, and is not there yet."""
     number, of = parse_shard(shard)
+    refuse_sharing(job.out, "--shard")
     began_s = time.perf_counter()
     with process_memory.arrow_from_system(), process_memory.PeakMeter() as meter, job.stop:
         plan = agree(job, append=append, overwrite=overwrite, command=command, shards=of)

@@ -179,7 +179,7 @@ def _check_files(data: DataSet, findings: Findings) -> set[Path]:
 
 def _check_orphans(data: DataSet, findings: Findings, named: set[Path]) -> None:
     """Files that no episode names: LeRobot reads stray rows as if they belonged, and stray videos cost space."""
-    root = data.root
+    root, is_versioned = data.root, data.info.metadata_dir is not None
     rows_line_up = sum(file.rows for file in data.data_files) == data.info.total_frames
     for path in sorted(root.rglob("*")):
         relative = path.relative_to(root)
@@ -190,9 +190,12 @@ def _check_orphans(data: DataSet, findings: Findings, named: set[Path]) -> None:
                 continue
             if relative.as_posix() not in _KNOWN_IN_META:
                 findings.add("info", "unknown file", path, "not a file of the format; readers ignore it")
-        elif relative.parts[0] == "data" and path.suffix == ".parquet" and rows_line_up:
+        elif relative.parts[0] == "data" and path.suffix == ".parquet" and rows_line_up and not is_versioned:
             message = "no episode starts in this file; LeRobot's aggregation would lose its rows"
             findings.add("info", "continued data file", path, message)
+        elif relative.parts[0] in ("data", "videos") and is_versioned and isinstance(root, RemotePath):
+            message = "of no version that can be read: it is being written, or its conversion was ended"
+            findings.add("info", "unused file", path, message, "the next conversion to this output removes it")
         elif relative.parts[0] in ("data", "videos"):
             message = "an orphan: no episode names this file"
             findings.error("orphan file", path, message, "remove it, or convert again")

@@ -18,8 +18,8 @@ from penstock._src.lerobot.layout import FilePosition
 from penstock._src.lerobot.metadata import EpisodeArrays, Info, open_parquet
 from penstock._src.lerobot.read import version21
 from penstock._src.media.image import depth
-from penstock._src.system.files import RemotePath, as_path, warm
-from penstock.errors import DataSetCorrupt, DataSetError, ImageError, LimitExceeded
+from penstock._src.system.files import RemotePath, as_path, refresh, warm
+from penstock.errors import DataSetCorrupt, DataSetError, ImageError, LimitExceeded, RemoteChanged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,28 +72,47 @@ class DataSet:
         return self.info.version == layout.CODEBASE_VERSION
 
     @cached_property
+    def metadata_root(self) -> Path:
+        """The directory below which meta/ lies, but for info.json: the root, or that of a version."""
+        relative = self.info.metadata_dir
+        return self.root if relative is None else layout.path_in(self.root, relative)
+
+    @cached_property
     def tasks(self) -> list[str]:
         """Task texts; the position is the task_index."""
-        return metadata.read_tasks(self.root) if self.is_v30 else version21.read_tasks(self.root)
+        return metadata.read_tasks(self.metadata_root) if self.is_v30 else version21.read_tasks(self.root)
 
     @cached_property
     def tables(self) -> dict[str, list[str]]:
         """By name: the texts into which columns of the data set point; subtasks only where it has some."""
-        path = layout.path_in(self.root, layout.SUBTASKS_PATH)
+        root = self.metadata_root
+        path = layout.path_in(root, layout.SUBTASKS_PATH)
         if "subtask_index" not in self.info.features or not path.is_file():
             return {"tasks": self.tasks}
-        return {"tasks": self.tasks, "subtasks": metadata.read_tasks(self.root, layout.SUBTASKS_PATH, "subtask")}
+        return {"tasks": self.tasks, "subtasks": metadata.read_tasks(root, layout.SUBTASKS_PATH, "subtask")}
 
     @cached_property
     def episodes(self) -> EpisodeArrays:
         """The episodes table, without its statistics."""
-        return metadata.read_episodes(self.root, self.info) if self.is_v30 else version21.read_episodes(self.root)
+        if self.is_v30:
+            return metadata.read_episodes(self.metadata_root, self.info)
+        return version21.read_episodes(self.root)
 
     @cached_property
     def stats(self) -> dict[str, Any] | None:
         """meta/stats.json, or None when there is none."""
-        path = layout.path_in(self.root, layout.STATS_PATH)
+        path = layout.path_in(self.metadata_root, layout.STATS_PATH)
         return metadata.read_json(path) if path.exists() else None
+
+    @cached_property
+    def table_names(self) -> list[str]:
+        """The data files in their order, relative to the root: all that are there.
+
+        Of a data set with versions, those that this one names: another may be on its way.
+        """
+        if self.info.metadata_dir is not None:
+            return self.named_files(None)[0]
+        return [path.relative_to(self.root).as_posix() for path in sorted((self.root / "data").glob("*/*.parquet"))]
 
     @cached_property
     def data_files(self) -> list[DataFile]:
@@ -101,8 +120,8 @@ class DataSet:
         self._needs_v30("reading rows")
         files: list[DataFile] = []
         first_row = 0
-        for path in sorted((self.root / "data").glob("*/*.parquet")):
-            layout.path_in(self.root, path.relative_to(self.root).as_posix())
+        for relative in self.table_names:
+            path = layout.path_in(self.root, relative)
             with open_parquet(path) as file:
                 files.append(DataFile(path, first_row, file.metadata.num_rows))
             first_row += files[-1].rows
@@ -351,9 +370,22 @@ class DataSet:
 def open_data_set(root: Path | str) -> DataSet:
     """Open a LeRobot data set: v3.0 in full, v2.x for what a conversion needs."""
     folder = as_path(root)
+    try:
+        return _open(folder)
+    except (RemoteChanged, DataSetCorrupt):
+        if not isinstance(folder, RemotePath):
+            raise
+        refresh(folder)  # a new version came in between: what was known of names and sizes is too old
+        return _open(folder)
+
+
+def _open(folder: Path) -> DataSet:
     _warm(folder)
     data = DataSet(folder, metadata.read_info(folder))
     data.check_paths()
+    if data.info.metadata_dir is not None and isinstance(folder, RemotePath):
+        _warm_version(data)
+        len(data.episodes)  # read now: a later version may remove the metadata of this one
     return data
 
 
@@ -361,12 +393,24 @@ def _warm(root: Path) -> None:
     """Of a remote data set, ask at once for what opening it reads one after the other."""
     if not isinstance(root, RemotePath):
         return
+    if (root / layout.VERSIONS_DIR).is_dir():  # info.json says which
+        warm({root / layout.INFO_PATH: _WARMED_BYTES})
+        return
     meta = [path for path in (root / "meta").rglob("*") if path.suffix in (".json", ".jsonl", ".parquet")]
     tables = sorted((root / "data").glob("*/*.parquet"))[:_WARMED_FILES]
     videos = [next(iter(sorted(camera.glob("*/*.mp4"))), None) for camera in (root / "videos").glob("*")]
     others: list[Path] = [*tables, *(path for path in videos if path is not None)]
     small: list[Path] = [*sorted(meta)[:_WARMED_FILES]]
     warm({**dict.fromkeys(others, 0), **dict.fromkeys(small, _WARMED_BYTES)})
+
+
+def _warm_version(data: DataSet) -> None:
+    """The same for the version that info.json names."""
+    meta = [path for path in (data.metadata_root / "meta").rglob("*") if path.suffix in (".json", ".parquet")]
+    warm(dict.fromkeys(sorted(meta)[:_WARMED_FILES], _WARMED_BYTES))
+    others = data.table_names[:_WARMED_FILES]
+    others += [names[0] for key in data.info.video_keys if (names := data.named_files(key)[0])]
+    warm({data.root / name: 0 for name in others})
 
 
 def _join(parts: Sequence[NDArray[Any] | list[Any]]) -> NDArray[Any] | list[Any]:

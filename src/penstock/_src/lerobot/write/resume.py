@@ -13,6 +13,7 @@ from penstock._src.lerobot import layout
 from penstock._src.lerobot.features import Description
 from penstock._src.lerobot.layout import EpisodePlace, FilePosition, VideoSpan
 from penstock._src.lerobot.write.spool import EpisodePart
+from penstock._src.system.files import replacing
 from penstock.errors import DataSetCorrupt, DataSetError
 
 _SHOWN_FAULTS = 12
@@ -32,9 +33,17 @@ class ResumeSurvey:
 
 
 def survey(
-    root: Path, description: Description, records: Iterable[Mapping[str, Any]], *, is_worker_output: bool
+    root: Path,
+    description: Description,
+    records: Iterable[Mapping[str, Any]],
+    *,
+    is_worker_output: bool,
+    first_chunk: int = 0,
 ) -> ResumeSurvey:
-    """Go through the records and look at every file that they name; changes nothing."""
+    """Go through the records and look at every file that they name; changes nothing.
+
+    Files in chunks before `first_chunk` lie elsewhere.
+    """
     cameras = {feature.key for feature in description.cameras}
     for relative in ("data", "meta", layout.EPISODES_DIR, layout.SPOOL_DIR, *(f"videos/{key}" for key in cameras)):
         layout.check_directory(root, relative)
@@ -49,6 +58,10 @@ def survey(
                 f"{root / layout.JOURNAL_PATH}: episode {record['episode_index']} has the cameras "
                 f"{sorted(place.videos)}, the data set has {sorted(cameras)}"
             )
+        result.episodes += 1
+        result.last = place
+        if place.data.chunk < first_chunk:
+            continue
         faults += _take_videos(root, videos, place)
         part = EpisodePart(layout.part_path(root, record["episode_index"]), record["rows"], place.part_bytes)
         if is_worker_output:
@@ -59,8 +72,6 @@ def survey(
                 if len(files) > _UNSETTLED_FILES:
                     faults += _settled_faults(root, *files.popleft())
             files[-1][1].append(part)
-        result.episodes += 1
-        result.last = place
     for key, span in videos.items():
         faults += _video_faults(layout.video_path(root, key, span.position), span.end_bytes)
     for position, parts in files:
@@ -148,6 +159,21 @@ def size_of(path: Path) -> int | None:
         return path.stat().st_size
     except OSError:
         return None
+
+
+def hollow(path: Path) -> None:
+    """Give back the disk space of a finished file that lies elsewhere, too; what `survey` looks at stays."""
+    with layout.writing(path, "cannot give back its space"), path.open("rb") as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        tail_bytes = 0
+        if path.suffix == ".parquet":  # the footer, its length and a magic number
+            file.seek(size_bytes - 8)
+            tail_bytes = min(size_bytes, int.from_bytes(file.read(4), "little") + 8)
+        file.seek(size_bytes - tail_bytes)
+        with replacing(path, path.with_name(path.name + ".part"), fsync=True) as fresh, fresh.open("wb") as target:
+            target.seek(size_bytes - tail_bytes)
+            target.write(file.read())
+            target.truncate(size_bytes)
 
 
 def clear(root: Path, description: Description, survey: ResumeSurvey, *, is_worker_output: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -170,6 +170,14 @@ class LeRobotSink(DataSetFiles):
             for feature in description.cameras
         }
         self._survey: ResumeSurvey | None = None
+        self._chunks = layout.ALL_CHUNKS
+
+    def number_from(self, chunks: layout.Chunks) -> None:
+        """Files are numbered in these chunks; those of earlier episodes in chunks before them lie elsewhere."""
+        self._chunks = chunks
+        self.data.number_from(chunks)
+        for video in self.videos.values():
+            video.chunks = chunks
 
     def begin_episode(self, episode_index: int, rows: int | None) -> LeRobotEpisode:
         return LeRobotEpisode(self, episode_index, rows)
@@ -238,7 +246,9 @@ class LeRobotSink(DataSetFiles):
     def survey(self, records: Iterable[Mapping[str, Any]]) -> None:
         from penstock._src.lerobot.write.resume import survey
 
-        self._survey = survey(self.root, self.description, records, is_worker_output=self.is_worker_output)
+        self._survey = survey(
+            self.root, self.description, records, is_worker_output=self.is_worker_output, first_chunk=self._chunks.first
+        )
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
         from penstock._src.lerobot.write import resume
@@ -248,8 +258,10 @@ class LeRobotSink(DataSetFiles):
         resume.clear(self.root, self.description, survey, is_worker_output=self.is_worker_output)
         if state is None or survey.last is None:
             return
+        is_elsewhere = survey.last.data.chunk < self._chunks.first
         for key, video in self.videos.items():
-            video.restore(state["videos"][key], survey.last.videos[key])
+            known = state["videos"][key]
+            video.restore({"info": known["info"]} if is_elsewhere else known, survey.last.videos[key])
         if not self.is_worker_output:
             self.data.restore(survey.parts)
 
@@ -259,7 +271,21 @@ class LeRobotSink(DataSetFiles):
         for key, span in place.videos.items():
             yield layout.video_path(self.root, key, span.position).relative_to(self.root).as_posix()
 
+    def finished(self, last: Mapping[str, Any] | None) -> Iterator[str]:
+        """The files that no episode after `last` changes; all where none follows (None)."""
+        place = None if last is None else EpisodePlace.from_json(last, self.root / layout.JOURNAL_PATH)
+        folders = {"data": None if place is None else place.data}
+        for key in self.videos:
+            folders[f"videos/{key}"] = None if place is None else place.videos[key].position
+        for folder, end in folders.items():
+            suffix = ".parquet" if folder == "data" else ".mp4"
+            for position, path in layout.numbered_files(self.root / folder, suffix):
+                if end is None or position < end:
+                    yield path.relative_to(self.root).as_posix()
+
     def name_in_copy(self, relative: str) -> str | None:
+        if relative.startswith(f"{layout.VERSIONS_DIR}/"):
+            return None  # of the bucket that the data set was copied from
         if relative.startswith(f"{layout.EPISODES_DIR}/"):
             return closing.KEPT_DIR + relative.removeprefix(layout.EPISODES_DIR)
         if relative.startswith(f"{closing.KEPT_DIR}/") and (self.root / layout.EPISODES_DIR).is_dir():

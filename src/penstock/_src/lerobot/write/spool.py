@@ -98,10 +98,14 @@ class DataFiles:
     ) -> None:
         self._root, self._schema, self._most_parts, self._names = root, schema, most_parts, names
         self._limit_bytes, self._chunks_size = description.data_file_bytes, description.chunks_size
-        self._position = layout.FIRST_FILE
+        self._position, self._chunks = layout.FIRST_FILE, layout.ALL_CHUNKS
         self._waiting: list[EpisodePart] = []
         self._waiting_bytes = 0
         self._full: list[tuple[FilePosition, list[EpisodePart]]] = []
+
+    def number_from(self, chunks: layout.Chunks) -> None:
+        """Before the first episode: these chunks are ours."""
+        self._position, self._chunks = FilePosition(chunks.first, 0), chunks
 
     def place(self, part: EpisodePart) -> FilePosition:
         """Take over the part of the next episode; returns the number of the file in which it will lie."""
@@ -129,6 +133,8 @@ class DataFiles:
         for position, part in parts:
             if self._waiting and position != self._position:
                 self._end_file()
+            if position.chunk != self._position.chunk:  # each of those that wrote the data set had its own
+                self._position = position
             placed = self._add(part)
             if placed != position:
                 raise DataSetCorrupt(
@@ -151,7 +157,7 @@ class DataFiles:
     def _end_file(self) -> None:
         self._full.append((self._position, self._waiting))
         self._waiting, self._waiting_bytes = [], 0
-        self._position = self._position.next(self._chunks_size)
+        self._position = self._position.next(self._chunks_size, self._chunks)
 
     def _put(self, position: FilePosition, parts: Sequence[EpisodePart]) -> None:
         path = layout.data_path(self._root, position)

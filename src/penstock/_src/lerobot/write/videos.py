@@ -37,6 +37,7 @@ class VideoFiles:
         self.key = feature.key
         self.info: dict[str, Any] | None = None
         self.group: int | None = None
+        self.chunks = layout.ALL_CHUNKS
         self._path_of, self._names, self._fps = path_of, names, description.fps
         self._height, self._width = feature.shape[0], feature.shape[1]
         self._limit_bytes, self._chunks_size = description.video_file_bytes, description.chunks_size
@@ -305,7 +306,9 @@ class VideoFiles:
             if self._position is None or self._position.chunk != self.group:
                 return FilePosition(self.group, 0)
             return FilePosition(self.group, self._position.file + 1)
-        return layout.FIRST_FILE if self._position is None else self._position.next(self._chunks_size)
+        if self._position is None or self._position.chunk < self.chunks.first:
+            return FilePosition(self.chunks.first, 0)
+        return self._position.next(self._chunks_size, self.chunks)
 
     def _is_full(self, file: Mp4Writer) -> bool:
         longest = (file.samples + self._expected_rows) / self._fps

@@ -250,7 +250,7 @@ def row_spans(data: DataSet, numbers: NDArray[np.int64], files: ColumnFiles, who
 
 
 def _spans_of_shared(data: DataSet, numbers: NDArray[np.int64], named: ColumnFiles, whole: bool) -> Spans:
-    present = [path.relative_to(data.root).as_posix() for path in sorted((data.root / "data").glob("*/*.parquet"))]
+    present = data.table_names
     used = {named.relatives[place] for place in np.unique(named.of_episode[numbers]).tolist()}
     wanted = [relative for relative in present if relative in used] if not whole else present
     first_rows, files = _ordered_files(data, wanted, named, whole)

@@ -206,7 +206,8 @@ class LeRobotStore(Store):
             for places in (spans.starts, spans.file, spans.first):
                 digest.update(places.tobytes())
         if name == TASK:
-            relatives = [*relatives, layout.TASKS_PATH if self.data.is_v30 else version21.TASKS_PATH]
+            tasks = self.data.metadata_root.relative_to(self.data.root) / layout.TASKS_PATH
+            relatives = [*relatives, tasks.as_posix() if self.data.is_v30 else version21.TASKS_PATH]
         digest.update(self.episode_starts.tobytes())
         for relative in relatives:
             with os_errors(DataSetCorrupt, f"{self.path / relative}"), open_source(self.data.root / relative) as source:

@@ -232,8 +232,6 @@ class Client:
         mode: Any = "create" if if_absent else "overwrite"
         if if_match is not None:
             mode = {"e_tag": if_match}
-            if self.place.startswith("gs://"):
-                mode["version"] = self._version(key, if_match)
         try:
             done = self._run(key, lambda: self._counted(lambda: self._put(key, data, mode)))
         except RemoteTaken:
@@ -243,11 +241,6 @@ class Client:
                 raise
             return info.etag
         return None if done is None else str(done)
-
-    def _version(self, key: str, etag: str) -> str:
-        """What GCS asks for instead of an ETag: the version of the object that has it."""
-        meta = self._run(key, lambda: self._counted(lambda: self._obstore.head(self._store, key)))
-        return str(meta["version"]) if meta["e_tag"] == etag else "0"  # the version that no object has
 
     def _put(self, key: str, data: bytes | memoryview | Path, mode: Any) -> str | None:
         try:

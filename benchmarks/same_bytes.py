@@ -28,7 +28,6 @@ from measure import Claim, finish
 
 HERE = Path(__file__).resolve().parent
 OWN_SRC = HERE.parent / "src"
-_CODE = "import sys; from penstock._src.cli import entry; sys.exit(entry())"
 _NOT_COMPARED = ("report.json", "journal.jsonl")
 Case = tuple[str, list[str]]  # a name, and the words after `penstock convert` without the output
 
@@ -90,7 +89,7 @@ def _converted(src: str, words: list[str], work: Path) -> dict[str, Any]:
 
 def _converted_into(out: Path, src: str, words: list[str], work: Path) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": src}
-    command = [sys.executable, "-c", _CODE, "convert", *words[:1], str(out), *words[1:], "--json"]
+    command = [sys.executable, "-m", "penstock", "convert", *words[:1], str(out), *words[1:], "--json"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=work)
     files = {}
     for path in sorted(out.rglob("*")) if out.exists() else []:

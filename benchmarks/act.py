@@ -4,10 +4,10 @@
     python benchmarks/act.py [--device cuda] [--episodes 40] [--rows 100] [--size 480x640] [--epochs 5] [--keep DIR]
 
 Makes the dual-arm task of `penstock demo act` (four 480×640 JPEG cameras), trains `examples/imitate_episodes.py` on it
-with hidden 512, feed-forward 3200, chunk 20 and batch 64, bfloat16: once as the loader chooses by itself (images
-decoded on the device), once with a view in RAM. Prints table and verdict of both, and checks trace and page. The data
-wait is that of all training steps, the first ones included. Then the same step in turns, on a batch that stays on the
-device and with the loader.
+with hidden 512, feed-forward 3200, chunk 20 and batch 64, bfloat16: once as the loader chooses by itself (a view in
+RAM, which fits), once with images decoded on the device. Prints table and verdict of both, and checks trace and page.
+The data wait is that of all training steps, the first ones included. Then the same step in turns, on a batch that stays
+on the device and with the loader: what nvJPEG takes from a step that is bound by the GPU is informational.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from penstock import profile
 
 USUAL = ["--task_name", "astrobench_dual_arm", "--policy_class", "ACT", "--kl_weight", "10", "--chunk_size", "20",
         "--hidden_dim", "512", "--dim_feedforward", "3200", "--lr", "1e-5", "--seed", "0"]  # fmt: skip
-WAYS = {"as the loader chooses": [], "view in RAM": ["--view", "ram"]}
+WAYS = {"as the loader chooses": [], "nvJPEG": ["--view", "off", "--gpu_decode", "on"]}
+BARS = {"as the loader chooses": "<= 1.03", "nvJPEG": ">= 0"}
 
 
 def main() -> None:
@@ -148,7 +149,7 @@ def beside(name: str, work: Path, args: argparse.Namespace) -> list[Claim]:
     ratio = statistics.median(one / other for one, other in zip(there, alone, strict=True))
     print(f"{name}: step alone {statistics.median(alone):.1f} ms, with the loader {statistics.median(there):.1f} ms, "
           f"{ratio:.3f} of it (median of {args.rounds} rounds)")  # fmt: skip
-    return [Claim(f"ACT: step with loader over step alone, {name}", ratio, "<= 1.03")]
+    return [Claim(f"ACT: step with loader over step alone, {name}", ratio, BARS[name])]
 
 
 def synchronize(device: Any) -> None:

@@ -138,3 +138,11 @@ def test_epochs_follow_one_another_and_end_with_the_loader(gpu_decode: bool) -> 
     assert [batch["index"].tolist() for batch in forgotten] == expected[0]
     del forgotten
     assert not left_running(earlier)
+
+
+@needs_cuda
+def test_images_are_decoded_on_the_device_where_views_in_memory_do_not_hold_all_of_them() -> None:
+    store = ArrayStore([9, 14], size=(96, 128))
+    for memory, view, is_device in (("4GiB", "auto", False), ("4GiB", "off", True)):
+        with Loader(store, Window(), 8, (48, 64), device="cuda", threads=2, memory=memory, view=view) as loader:
+            assert any("decoded on the device" in note for note in loader.notes) is is_device, loader.notes

@@ -36,9 +36,10 @@ from penstock._src.load.sampling.resume import STATE_VERSION, resumed
 from penstock._src.load.sampling.window import Sampling
 from penstock._src.load.settings import Mix
 from penstock._src.load.shares import TABLE_SHARE, engine_bytes, share_out
-from penstock._src.load.views.choose_views import attach_views, held_bytes, stats_of_views
+from penstock._src.load.views.choose_views import attach_views, full_bytes_of, held_bytes, stats_of_views
 from penstock._src.load.views.view import View
 from penstock._src.plan.load_plan import LoadPlan
+from penstock._src.plan.view_choice import fit_whole
 from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.loader_pass import loader_id
 from penstock._src.profile.record.registry import AccessPath, register, unregister
@@ -89,9 +90,7 @@ class Loader:
         engine: str = "auto",
         plan: LoadPlan | None = None,
     ) -> None:
-        self._options = {
-            name: value for name, value in locals().items() if name not in ("self", "plan")
-        }  # for `variant`
+        self._options = {name: each for name, each in locals().items() if name not in ("self", "plan")}  # for `variant`
         if plan is not None:
             settings.check_planned(plan.loader_options, self._options, Loader.__init__)
             self._options.update(plan.loader_options)
@@ -108,11 +107,15 @@ class Loader:
         shaping = Shaping(image_size, exact, resize, dtype, normalize)
         for each in self._mix.stores:
             shaping.check_names(each)
-        self._target = target_for(device, output, settings.gpu_decode_for(gpu_decode, view), shaping)
+        gpu_decode = settings.gpu_decode_for(gpu_decode, view)
+        is_open = gpu_decode == view == "auto"  # until it is known whether views in memory hold all images
+        self._target = target_for(device, output, False if is_open else gpu_decode, shaping)
         self._budget, ruled_by = settings.budget_for(memory)
         self.notes += (f"memory: {ruled_by}",) if ruled_by else ()
         self._limit_bytes = self._budget.free_bytes  # others may hold a part of a budget that is shared
         self._bind(isinstance(store, Mix), shuffle, seed)
+        if is_open and not fit_whole(full_bytes_of(self._sources), self._limit_bytes):
+            self._target = target_for(device, output, gpu_decode, shaping)
         self._batches = settings.batches_for(self._total, batch_size, drop_last, self._shard)
         self._losses = Losses(self._batches, skips, most_skipped)
         self._encoded = encoded_by_all(self._sources, self._target.keeps_encoded)

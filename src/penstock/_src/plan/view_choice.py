@@ -23,6 +23,12 @@ def share_in_memory(full_bytes: Iterable[int], left_bytes: int, least: float = L
     return share if share >= least else 0.0
 
 
+def fit_whole(full_bytes: Iterable[int], memory_bytes: int) -> bool:
+    """Whether views of all rows take at most half of the memory. The CPU decodes each image once then. Decoding on the
+    GPU, in every epoch, takes time from the training step."""
+    return sum(full_bytes) <= memory_bytes // 2
+
+
 def is_enough_on_disk(on_disk: float, in_memory: float) -> bool:
     """Whether a view on disk that is there already is taken: the parts of the rows that it and memory hold."""
     return on_disk > 0 and on_disk >= ENOUGH * in_memory

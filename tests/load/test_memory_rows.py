@@ -74,7 +74,12 @@ def test_memory_stays_ahead_of_the_rows_where_that_is_cheap(monkeypatch: pytest.
         memory._thread.join()
         if memory._counts[1] == 0:
             pytest.skip("this system cannot make memory present")
-        assert memory.open_row() is not None, "a row may be decoded into its place"
+        slot = int(view.slots(np.array([1]))[0])
+        with view.new_rows([slot]) as new:
+            pixels = new.memory(slot)
+            assert pixels is not None, "a row may be decoded into its place"
+            pixels[...] = pixels_of(view.spec, 1)
+            assert new.put(slot, pixels)
         fill(view, range(200))
         assert_holds(view, range(200))
     assert not left_running(set(), "penstock-view-memory")
@@ -129,3 +134,21 @@ def test_rows_that_come_several_times_at_once_take_one_place_each() -> None:
             thread.join()
         assert len(kept) == 2400 and all(kept)
         assert_holds(view, range(600))
+
+
+def test_rows_that_a_task_does_not_finish_give_their_places_back() -> None:
+    with View.in_ram(spec_of(), 100) as view:
+        slots = view.slots(np.arange(20)).tolist()
+        with pytest.raises(ZeroDivisionError), view.new_rows(slots) as new:
+            for row in range(5):
+                assert new.put(slots[row], pixels_of(view.spec, row))
+            raise ZeroDivisionError
+        assert view.n_filled == 5
+        assert_holds(view, range(5))
+        with view.new_rows(slots) as first, view.new_rows(slots) as second:
+            for row in range(20):
+                assert second.put(slots[row], np.zeros(view.spec.shape, np.uint8)), "another thread is making it"
+                assert first.put(slots[row], pixels_of(view.spec, row))
+        assert_holds(view, range(20))
+        fill(view, range(100))
+        assert view.n_filled == 100 and not view.n_refused, "no place was lost"

@@ -18,6 +18,7 @@ from penstock._src.load.engine.job import BatchJob, BatchPart, EncodedImages, Fa
 from penstock._src.load.engine.source import INDEX, OUTPUT_SHIFT, PLACE_MASK, ImageColumn, SampleSource, Unique, merge
 from penstock._src.load.engine.stages import now_ns
 from penstock._src.load.engine.thread_pool import FreshScratch, Task, ThreadPool, WorkerState
+from penstock._src.load.views.new_rows import NewRows
 from penstock._src.load.views.view import View
 from penstock._src.stores.store import Scratch
 from penstock.errors import PenstockError, RemoteError, StoreCorrupt
@@ -253,46 +254,49 @@ class _ImageTask(_ViewTask):
     """Images to fetch and decode."""
 
     def __call__(self, worker: WorkerState) -> None:
-        made = 0
-        kept: list[tuple[int, NDArray[np.uint8]]] = []  # for the view: all at once, with one wait for its locks
         worker.clock.begin()
+        if self.view is None:
+            made = self._make_all(worker, None)
+        else:
+            with self.view.new_rows(self.slots[self.chosen].tolist()) as new:
+                made = self._make_all(worker, new)
+        self.job.read(worker.clock, self.source, self.column, made)
+
+    def _make_all(self, worker: WorkerState, new: NewRows | None) -> int:
+        """How many could be made."""
+        made = 0
         for number, image in readable(self.job, self.source, self.column, self.unique, self.chosen, worker):
             places = self.unique.places(number)
             out = self._target(places[0])
+            slot = -1 if new is None else int(self.slots[number])
             try:
-                self._make(worker, image, out, -1 if self.slots is None else int(self.slots[number]), kept)
+                self._make(worker, image, out, slot, new)
             except PenstockError as error:
                 lose(self.job, self.source, self.column, self.unique, number, error)
                 continue
             made += 1
             for place in places[1:]:
                 self._target(place)[...] = out
-        if kept:
-            since_ns = now_ns()
-            self.view.put_many(kept)
-            worker.clock.put(since_ns, len(kept))
-            worker.clock.used()
-        self.job.read(worker.clock, self.source, self.column, made)
+        return made
 
     def _make(
-        self, worker: WorkerState, image: NDArray[Any], out: NDArray[Any], slot: int,
-        kept: list[tuple[int, NDArray[np.uint8]]],
-    ) -> None:  # fmt: skip
-        column = self.column
-        if column.table is None:
-            worker.fitter.fit(image, column.fit, out)
-            if slot >= 0:
-                kept.append((slot, out))
-            return
-        pixels = worker.small(column.shape)
-        worker.fitter.fit(image, column.fit, pixels)
-        if slot >= 0:  # now: the next image takes the same memory
+        self, worker: WorkerState, image: NDArray[Any], out: NDArray[Any], slot: int, new: NewRows | None
+    ) -> None:
+        table = self.column.table
+        pixels = None if new is None else new.memory(slot)
+        if pixels is None:
+            pixels = out if table is None else worker.small(self.column.shape)
+        worker.fitter.fit(image, self.column.fit, pixels)
+        if new is not None and slot >= 0:
             since_ns = now_ns()
-            self.view.put(slot, pixels)
+            new.put(slot, pixels)
             worker.clock.put(since_ns)
-        since_ns = now_ns()
-        column.table.write(pixels, out)
-        worker.clock.add_floats(since_ns)
+        if table is not None:
+            since_ns = now_ns()
+            table.write(pixels, out)
+            worker.clock.add_floats(since_ns)
+        elif pixels is not out:
+            np.copyto(out, pixels)
 
 
 def readable(

@@ -18,9 +18,10 @@ from penstock._src.load.engine.stages import now_ns
 from penstock._src.load.engine.thread_pool import ThreadPool, WorkerState
 from penstock._src.load.sampling.window import Window
 from penstock._src.load.views.choose_views import shared_or_new, spec_for, views_on_disk
+from penstock._src.load.views.new_rows import NewRows
 from penstock._src.load.views.view import View, ViewSpec
 from penstock._src.load.views.view_file import Encoding
-from penstock._src.stores.store import ImageArray, Store
+from penstock._src.stores.store import Store
 from penstock._src.system.budget import Budget
 from penstock._src.system.limits import read_cpu_limit, read_memory_limit
 from penstock._src.system.units import format_bytes, parse_bytes, parse_workers
@@ -255,43 +256,35 @@ class _Fill:
         self.slots = self.view.slots(rows).tolist()
 
     def __call__(self, worker: WorkerState) -> None:
-        made = 0
         worker.clock.begin()
+        with self.view.new_rows(self.slots) as new:
+            made = self._make_all(worker, new)
+        self.job.read(worker.clock, self.source, self.column, made)
+
+    def _make_all(self, worker: WorkerState, new: NewRows) -> int:
+        """How many could be made."""
+        made = 0
         chosen = np.arange(len(self.slots))
         for number, image in readable(self.job, self.source, self.column, self.unique, chosen, worker):
             if self.job.error is not None:
                 break  # it was given up
+            slot = self.slots[number]
+            pixels = new.memory(slot)
+            if pixels is None:
+                pixels = worker.small(self.column.shape)
             try:
-                if not self._keep(worker, image, self.slots[number]):
-                    self.job.is_full = True
-                    break
-            except OutputFailed:
-                raise
+                worker.fitter.fit(image, self.column.fit, pixels)
             except PenstockError as error:
                 lose(self.job, self.source, self.column, self.unique, number, error)
                 continue
-            made += 1
-        self.job.read(worker.clock, self.source, self.column, made)
-
-    def _keep(self, worker: WorkerState, image: ImageArray, slot: int) -> bool:
-        """Whether there was room for it."""
-        opened = self.view.open_row(slot)
-        if opened is not None:
-            place, pixels = opened
-            is_whole = False
+            since_ns = now_ns()
             try:
-                worker.fitter.fit(image, self.column.fit, pixels)
-                is_whole = True
-            finally:
-                self.view.close_row(slot, place, is_whole=is_whole)
-            return True
-        pixels = worker.small(self.column.shape)
-        worker.fitter.fit(image, self.column.fit, pixels)
-        since_ns = now_ns()
-        try:
-            return self.view.keep(slot, pixels)
-        except OSError as error:
-            row = int(self.view.rows_of(np.array([slot]))[0])
-            raise OutputFailed(self.view.path or "memory", f"row {row:,} cannot be kept", error) from error
-        finally:
+                if not new.keep(slot, pixels):
+                    self.job.is_full = True
+                    break
+            except OSError as error:
+                row = int(self.view.rows_of(np.array([slot]))[0])
+                raise OutputFailed(self.view.path or "memory", f"row {row:,} cannot be kept", error) from error
             worker.clock.put(since_ns)
+            made += 1
+        return made

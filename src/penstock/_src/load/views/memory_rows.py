@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from penstock._src.load.views import view_file
 from penstock._src.load.views.view_file import COUNTS_BYTES, HEADER_BYTES, MARK, ViewLayout, ViewSpec, write_all
 from penstock._src.system.mapped_memory import HUGE_BYTES, make_present, map_shared
 
-_BLOCK_BYTES = 4 << 20  # of places that a process takes at a time
+_BLOCK_BYTES = 16 << 20  # of places that a process takes at a time
 _AHEAD_BYTES = 256 << 20  # of memory that is present before it is needed
 _STEP_BYTES = 16 << 20
 _WORTH_BYTES_PER_S = 3e9  # a step that is slower costs more than the page faults it saves
@@ -77,9 +77,6 @@ class MemoryRows:
     def filled(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.asarray((self._marks[slots] != 0) & (slots >= 0))
 
-    def has(self, slot: int) -> bool:
-        return bool(self._marks[slot])
-
     def get(self, slot: int, out: NDArray[np.uint8]) -> bool:
         place = int(self._marks[slot]) - 1
         if place < 0:
@@ -102,50 +99,35 @@ class MemoryRows:
 
     # Filling
 
-    def open_row(self) -> tuple[int, NDArray[np.uint8]] | None:
-        """A free place and its memory, to be written and then given to `keep`; None where all are taken, and where that
-        memory is not present: page faults cost more than a copy."""
-        place = self._take_place()
-        if place is None or self._is_present(place):
-            return None if place is None else (place, self._rows[place])
-        self._free.appendleft(place)
-        return None
-
-    def write(self, rows: Sequence[tuple[int, NDArray[np.uint8]]]) -> int:
-        """Keep the pixels of slots; how many of them are not there now, for all places are taken.
-
-        Many in one call: between two rows a thread would have to wait for locks that all others want. A row that
-        another thread is just writing is left to that one.
-        """
+    def reserve(self, slots: Iterable[int]) -> dict[int, int | None]:
+        """A place for each slot that is neither there nor just being written; None where all are taken. All of them go
+        to `finish` again."""
         self._follow_fork()
-        writing: list[tuple[int, int, NDArray[np.uint8]]] = []
-        refused = 0
+        places: dict[int, int | None] = {}
         with self._take_lock:
-            for slot, pixels in rows:
-                if self._marks[slot] or slot in self._under_way:
-                    continue
-                place = self._next_place()
-                if place is None:
-                    refused += 1
-                    continue
-                self._under_way.add(slot)
-                writing.append((slot, place, pixels))
-        written = 0
-        try:
-            for _, place, pixels in writing:
-                self._copy(pixels, place)
-                written += 1
-        finally:
-            with self._take_lock:
-                for number, (slot, place, _) in enumerate(writing):
-                    self._under_way.discard(slot)
-                    if number < written:
-                        self._mark(slot, place)
-                    else:
-                        self._free.append(place)
-        return refused
+            for slot in slots:
+                if slot >= 0 and not self._marks[slot] and slot not in self._under_way:
+                    places[slot] = self._next_place()
+                    self._under_way.add(slot)
+        return places
 
-    def _copy(self, pixels: NDArray[np.uint8], place: int) -> None:
+    def finish(self, places: Mapping[int, int | None], whole: Container[int]) -> None:
+        """The slots in `whole` are there now; the places of the others are free again. Where another process was
+        faster, its row stays."""
+        with self._take_lock:  # behind the bytes on every processor: since they were written, a lock was given back
+            for slot, place in places.items():
+                self._under_way.discard(slot)
+                if place is not None and slot in whole and not self._marks[slot]:
+                    self._marks[slot] = place + 1
+                elif place is not None:
+                    self._free.append(place)
+
+    def pixels(self, place: int) -> NDArray[np.uint8] | None:
+        """The memory of a place; None where it is not present: page faults cost more than a copy."""
+        return self._rows[place] if self._is_present(place) else None
+
+    def copy(self, pixels: NDArray[np.uint8], place: int) -> None:
+        """Into a place whose memory may not be present."""
         if self._is_present(place) or not self._line.acquire(blocking=False):
             np.copyto(self._rows[place], pixels)
             return
@@ -157,26 +139,6 @@ class MemoryRows:
 
     def _is_present(self, place: int) -> bool:
         return self._layout.rows_at + (place + 1) * self._row_bytes <= int(self._counts[_PRESENT])
-
-    def keep(self, slot: int, place: int) -> None:
-        """The row of a slot lies in this place, whole. Where another thread or process was faster, its row stays."""
-        with self._take_lock:
-            self._mark(slot, place)
-
-    def _mark(self, slot: int, place: int) -> None:
-        if self._marks[slot]:
-            self._free.append(place)
-        else:  # by the system: its lock puts the mark behind the bytes on every processor
-            write_all(self._fd, np.array([place + 1], MARK).tobytes(), HEADER_BYTES + MARK.itemsize * slot)
-
-    def give_back(self, place: int) -> None:
-        """Nothing came into this place."""
-        self._free.append(place)
-
-    def _take_place(self) -> int | None:
-        self._follow_fork()
-        with self._take_lock:
-            return self._next_place()
 
     def _next_place(self) -> int | None:
         """A free place; None where all are taken."""

@@ -17,7 +17,7 @@ import mmap
 import os
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from penstock._src.load.views import cache, jpeg_rows, view_file, view_opening
 from penstock._src.load.views.memory_rows import MemoryRows
+from penstock._src.load.views.new_rows import NewRows
 from penstock._src.load.views.view_file import HEADER_BYTES, PLACE, SUM, ViewLayout, ViewSpec, write_all
 from penstock._src.plan.view_choice import ENOUGH
 from penstock._src.system import shared_memory
@@ -286,16 +287,10 @@ class View:
 
     # Filling
 
-    def open_row(self, slot: int) -> tuple[int, NDArray[np.uint8]] | None:
-        """(place, memory) into which the pixels of a row may be decoded at once, to be kept by `close_row`; None where
-        that is not possible: then `put` keeps them."""
+    def new_rows(self, slots: Iterable[int]) -> NewRows:
+        """Rows that one task is about to make; see `NewRows`."""
         self._check_open()
-        return None if self._memory is None or not 0 <= slot < self.capacity else self._memory.open_row()
-
-    def close_row(self, slot: int, place: int, *, is_whole: bool) -> None:
-        """The row is there now, or nothing came of it. Of two that come at once, the first one stays."""
-        assert self._memory is not None
-        self._memory.keep(slot, place) if is_whole else self._memory.give_back(place)
+        return NewRows(self, self._memory, slots)
 
     def put(self, slot: int, pixels: NDArray[np.uint8]) -> bool:
         """Keep a row; whether it is there now. From any thread or process; a row that is there already stays.
@@ -305,22 +300,7 @@ class View:
         try:
             return self.keep(slot, pixels)
         except OSError as error:
-            return self._refuse(f"{self.path or 'memory'}: a row cannot be kept: {error.strerror}")
-
-    def put_many(self, rows: Sequence[tuple[int, NDArray[np.uint8]]]) -> None:
-        """As `put`, for several (slot, pixels): in memory with one wait for its locks."""
-        if self._memory is None:
-            for slot, pixels in rows:
-                self.put(slot, pixels)
-            return
-        self._check_open()
-        try:
-            n_refused = self._memory.write([row for row in rows if not self._memory.has(row[0])])
-        except OSError as error:
-            self._refuse(f"memory: a row cannot be kept: {error.strerror}")
-            return
-        for _ in range(n_refused):
-            self._refuse(f"the view of {self.spec.column!r} is full: {format_bytes(self.n_bytes)}")
+            return self.refuse_write(error)
 
     def keep(self, slot: int, pixels: NDArray[np.uint8]) -> bool:
         """As `put`, but what the system refuses is an OSError."""
@@ -330,16 +310,13 @@ class View:
         if not 0 <= slot < self.layout.capacity:
             return False
         if self._memory is not None:
-            if self._memory.has(slot) or not self._memory.write([(slot, pixels)]):
-                return True
-            return self._refuse(f"the view of {self.spec.column!r} is full: {format_bytes(self.n_bytes)}")
+            with self.new_rows([slot]) as new:
+                return new.keep(slot, pixels)
         if self._flags[slot] == 1 and (self.path is None or self._known[slot] != _BAD):
             return True
         if not self._is_writable:
             return self._refuse(f"{self.path} may only be read: rows that it lacks are not kept")
-        if self._write(slot, pixels):
-            return True
-        return self._refuse(f"the view of {self.spec.column!r} is full: {format_bytes(self.n_bytes)}")
+        return self._write(slot, pixels) or self.refuse_full()
 
     def sync(self) -> None:
         """Bring what was put to the disk."""
@@ -398,6 +375,14 @@ class View:
     def _limit_of_jpegs(self) -> int:
         most_bytes = jpeg_rows.most_bytes(self.spec, self.layout)
         return most_bytes if self.limit_bytes is None else min(most_bytes, self.limit_bytes)
+
+    def refuse_full(self) -> bool:
+        """A row found no place: counted."""
+        return self._refuse(f"the view of {self.spec.column!r} is full: {format_bytes(self.n_bytes)}")
+
+    def refuse_write(self, error: OSError) -> bool:
+        """The system does not write a row: counted."""
+        return self._refuse(f"{self.path or 'memory'}: a row cannot be kept: {error.strerror}")
 
     def _refuse(self, why: str) -> bool:
         self.n_refused += 1

@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import weakref
 
 _PATIENCE_S = 60.0
 _MOMENT_S = 2.0
+_held: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Threads that did not end in a moment: they are waited for once, not again before each test."""
 
 
 def penstock_threads(prefix: str = "penstock") -> set[threading.Thread]:
@@ -23,12 +26,13 @@ def earlier_threads() -> set[threading.Thread]:
 
 def collect_garbage() -> None:
     """What earlier tests forgot ends now, and not in the midst of what is counted next."""
-    if not penstock_threads():
+    if not penstock_threads() - set(_held):
         return
     gc.collect()
     end = time.monotonic() + _MOMENT_S  # those that somebody still holds do not end
-    while penstock_threads() and time.monotonic() < end:
+    while penstock_threads() - set(_held) and time.monotonic() < end:
         time.sleep(0.005)
+    _held.update(penstock_threads())
 
 
 def left_running(before: set[threading.Thread], prefix: str = "penstock") -> list[str]:

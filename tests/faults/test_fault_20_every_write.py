@@ -21,7 +21,7 @@ from tests.faults.jobs import call_of_many as call
 from tests.faults.jobs import contents, leftovers, make_sources
 
 EVERY = os.environ.get("PENSTOCK_EVERY_WRITE") == "1"
-SAMPLED = 8  # calls of each kind
+SAMPLED = 5  # calls of each kind
 KILLED = -9
 
 

@@ -13,7 +13,7 @@ from penstock._src import recordings
 from penstock._src.formats.findings import Findings, Severity
 from penstock._src.recordings.file_window import recover_hint
 from penstock._src.recordings.messages.decoder import MessageDecoder
-from penstock._src.recordings.messages.protobuf_schema import NO_PROTOBUF
+from penstock._src.recordings.messages.protobuf import NO_PROTOBUF
 from penstock._src.recordings.messages.schemas import ENCODINGS
 from penstock._src.recordings.recording import Recording, Topic
 from penstock._src.recordings.recovery.recover import examine

@@ -26,7 +26,7 @@ OnCorrupt = Literal["raise", "count"]
 
 # Record framing and a std_msgs/Header up to its stamp lie well within this, in every container.
 _HEADER_CLIP_BYTES = 512
-_EXAMPLE_MESSAGES = 16  # how many are looked at for the fields of JSON that nothing describes
+_EXAMPLE_MESSAGES = 16  # how many are looked at for the fields of JSON
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Recording(Closing, ABC):
         self._on_corrupt: OnCorrupt = on_corrupt
         self._packed_messages = False  # one by one, as rosbag2 can
         self._lost: dict[int, NDArray[np.bool_]] = {}
-        self._by_example: dict[int, MessageDecoder] = {}
+        self._json_decoders: dict[int, MessageDecoder] = {}
 
     def __repr__(self) -> str:
         messages = sum(topic.count for topic in self.topics)
@@ -175,15 +175,15 @@ class Recording(Closing, ABC):
             decoder = self._schemas.decoder(schema, topic.encoding)
         except SchemaError as error:
             raise SchemaError(f"{self.path}: topic {topic.name}: {error.message}", hint=error.hint) from None
-        if topic.encoding == "json" and not decoder.message.fields:
-            from penstock._src.recordings.messages.schemas import json_decoder_by_example
+        if topic.encoding != "json":
+            return decoder
+        from penstock._src.recordings.messages.json_messages import JsonDecoder
 
-            if topic.id not in self._by_example:
-                first = self.payloads(topic, range(min(topic.count, _EXAMPLE_MESSAGES)))
-                whole = (payload for _, payload in first if payload is not None)
-                self._by_example[topic.id] = json_decoder_by_example(schema, whole)
-            return self._by_example[topic.id]
-        return decoder
+        if topic.id not in self._json_decoders:
+            first = self.payloads(topic, range(min(topic.count, _EXAMPLE_MESSAGES)))
+            whole = (payload for _, payload in first if payload is not None)
+            self._json_decoders[topic.id] = JsonDecoder(schema.type, whole)
+        return self._json_decoders[topic.id]
 
     def header_times_ns(self, topic: Topic) -> NDArray[np.int64]:
         """The stamps inside the messages, one per message number, reading little more than their bytes."""
@@ -198,7 +198,7 @@ class Recording(Closing, ABC):
         received_ns, unreadable = self.times_ns(topic), 0
         for number, payload in self.payloads(topic, clip_bytes=clip_bytes):
             try:
-                times_ns[number] = self._stamp_ns(decoder, topic, number, payload, clipped=clip_bytes is not None)
+                times_ns[number] = received_ns[number] if payload is None else decoder.header_stamp_ns(payload)
             except MessageError:
                 times_ns[number] = received_ns[number]
                 unreadable += 1
@@ -206,20 +206,6 @@ class Recording(Closing, ABC):
         if unreadable and note not in self.notes:
             self.notes.append(note)
         return times_ns
-
-    def _stamp_ns(
-        self, decoder: MessageDecoder, topic: Topic, number: int, payload: memoryview | None, *, clipped: bool
-    ) -> int:
-        """The header time of a message, of which the payload may be the beginning; of a lost one its receive time."""
-        if not clipped and payload is not None:
-            return decoder.header_stamp_ns(payload)
-        stamp_ns = None if payload is None or not clipped else decoder.stamp_of_start(payload)
-        if stamp_ns is not None:
-            return stamp_ns
-        for _, whole in self.payloads(topic, [number]) if clipped else ():
-            if whole is not None:
-                return decoder.header_stamp_ns(whole)
-        return int(self.times_ns(topic)[number])
 
     def _set_topics(self, topics: Sequence[tuple[str, str, Schema, int]]) -> None:
         """(name, encoding, schema, count) per topic, in the order of their ids."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from struct import error as StructError
-from typing import Any, Literal
+from typing import Any
 
 from penstock._src.recordings.messages.decoder import MessageDecoder, Payload, Reader
 from penstock._src.recordings.messages.definitions import (
@@ -28,11 +28,7 @@ from penstock._src.recordings.messages.steps import CDR_BIG, CDR_LITTLE, NS_PER_
 from penstock._src.recordings.messages.walk import FieldSelection, MessageWalk, TypeTable
 from penstock.errors import MessageError, SchemaError
 
-Encoding = Literal["ros1", "cdr"]
-
 _CDR_HEADER_BYTES = 4
-# ROS 1: seq u32, then the stamp; CDR: encapsulation u32, then the stamp.
-_STAMP_END_BYTES = 12
 _BARE_STAMP = "timestamp"  # what foxglove's messages begin with instead of a header
 
 
@@ -41,11 +37,11 @@ class RosDecoder(MessageDecoder):
 
     stamp_is_first = True
 
-    def __init__(self, definitions: Mapping[str, MessageDef], type_name: str, encoding: Encoding) -> None:
+    def __init__(self, definitions: Mapping[str, MessageDef], type_name: str, encoding: str) -> None:
         if encoding not in ("ros1", "cdr"):
             raise SchemaError(f"messages in the encoding {encoding!r} cannot be decoded; known are 'ros1' and 'cdr'")
         self.type_name = normalise_type(type_name)
-        self.encoding: Encoding = encoding
+        self.encoding = encoding
         self.definitions = definitions
         check_definitions(definitions, self.type_name)
         dialects = (ROS1,) if encoding == "ros1" else (CDR_LITTLE, CDR_BIG)
@@ -80,9 +76,6 @@ class RosDecoder(MessageDecoder):
                 f"{max(0, len(payload) - self.stamp_offset)} are left"
             ) from None
         return int(seconds) * NS_PER_S + int(nanoseconds)
-
-    def stamp_of_start(self, start: Payload) -> int | None:
-        return self.header_stamp_ns(start) if len(start) >= _STAMP_END_BYTES else None
 
     def reader(self, paths: Sequence[str | FieldPath]) -> Reader:
         """A function from a payload to the values at the paths, in their order; '.' is the whole message.

@@ -5,16 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock._src.formats.registry import MCAP_MAGIC
+from penstock._src.recordings.file_window import RecordingWindow
 from penstock._src.recordings.messages.schemas import Schema, TopicTable, type_name
-from penstock._src.recordings.recovery.scan_bytes import ChunkBytes, ScanBytes
-from penstock.errors import RecordingCorrupt
 
 MAGIC = MCAP_MAGIC
 OP_HEADER, OP_FOOTER, OP_SCHEMA, OP_CHANNEL, OP_MESSAGE, OP_CHUNK, OP_MESSAGE_INDEX = 1, 2, 3, 4, 5, 6, 7
@@ -28,40 +25,10 @@ FOOTER_BYTES = RECORD_HEAD_BYTES + 20
 MAX_SMALL_RECORD_BYTES = 16 << 20
 
 _RECORD_HEAD = struct.Struct("<BQ")
-_MESSAGE_HEAD = struct.Struct("<HIQQ")
 _FOOTER = struct.Struct("<QQI")
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-
-
-class Bytes(ScanBytes, Protocol):
-    """Where records are read from: a file window, or a chunk that was decompressed."""
-
-    path: Path
-
-    def at(self, offset: int, n_bytes: int, ahead: int = 0) -> bytes: ...
-
-    def broken(self, message: str, offset: int) -> RecordingCorrupt: ...
-
-
-class RawChunk(ChunkBytes):
-    """A decompressed chunk, addressed from its own beginning."""
-
-    def __init__(self, data: bytearray, path: Path, position: int) -> None:
-        super().__init__(data)
-        self.path = path
-        self._position = position
-
-    def at(self, offset: int, n_bytes: int, ahead: int = 0) -> bytes:
-        if offset + n_bytes > self.size_bytes:
-            raise self.broken(f"{n_bytes:,} bytes are needed, and {self.size_bytes - offset:,} are left", offset)
-        return super().at(offset, n_bytes)
-
-    def broken(self, message: str, offset: int) -> RecordingCorrupt:
-        return RecordingCorrupt(
-            f"at byte {offset:,} of the decompressed chunk: {message}", path=str(self.path), offset=self._position
-        )
 
 
 @dataclass(frozen=True)
@@ -119,7 +86,7 @@ def read_statistics(content: bytes) -> dict[int, int] | None:
     return counts if counts or not total else None
 
 
-def read_message_index(source: Bytes, at: int, length: int) -> tuple[int, NDArray[np.uint64]]:
+def read_message_index(source: RecordingWindow, at: int, length: int) -> tuple[int, NDArray[np.uint64]]:
     """Channel, and (time, offset) per message. Its length is bounded by the file, as an index is by nature."""
     head = source.at(at, 6) if length >= 6 else b""
     if not head:
@@ -138,15 +105,7 @@ def read_footer(tail: bytes) -> tuple[int, int] | None:
     return summary_at, crc
 
 
-def read_message_head(source: Bytes, at: int, length: int) -> tuple[int, int]:
-    """Channel and log time."""
-    if length < MESSAGE_HEAD_BYTES:
-        raise source.broken(f"a message record of {length} bytes", at)
-    channel, _, time_ns, _ = _MESSAGE_HEAD.unpack(source.at(at, MESSAGE_HEAD_BYTES))
-    return channel, time_ns
-
-
-def walk(source: Bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+def walk(source: RecordingWindow, at: int, end: int) -> Iterator[tuple[int, int, int]]:
     """(kind, where its content begins, bytes of content) of the records in a range; cut ones are an error."""
     ahead = 4096
     while at < end:
@@ -162,5 +121,5 @@ def walk(source: Bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
         if kind == 0:
             raise source.broken("a record of kind 0, which does not exist", at)
         yield kind, content_at, length
-        ahead = 65536 if length < 8192 else 128 if kind == OP_MESSAGE else 4096
+        ahead = 65536 if length < 8192 else 4096
         at = content_at + length

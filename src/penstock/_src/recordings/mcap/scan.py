@@ -20,7 +20,7 @@ from penstock._src.recordings.mcap.writer import McapWriter
 from penstock._src.recordings.message_index import RecordingIndex
 from penstock._src.recordings.messages.schemas import type_name
 from penstock._src.recordings.metadata import FileFacts, TopicFacts
-from penstock._src.recordings.recovery.record_walk import UNFINISHED, ChunkWalk, ScanSink, crc_of
+from penstock._src.recordings.recovery.record_walk import ChunkWalk, ScanSink, crc_of
 from penstock._src.recordings.recovery.report import DamageLog
 from penstock._src.recordings.recovery.scan_bytes import FileBytes, ScanBytes, ScannedRecord, pieces
 from penstock._src.recordings.recovery.scan_index import IndexSink
@@ -110,7 +110,7 @@ class McapScan(ChunkWalk):
         self.walk(source, _HEAD_AT, end)
         self.close_chunk(end)
         if not self._has_end:
-            self.log.add_end(source.size_bytes, UNFINISHED)
+            self.log.add_end(source.size_bytes)
         expected = self._survey.messages
         if expected is None and self.log.written < self._summary_count < _MOST_MESSAGES:
             expected = self._summary_count  # a summary that proves nothing else may still prove that some are missing

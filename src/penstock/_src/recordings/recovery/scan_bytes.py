@@ -12,6 +12,7 @@ from penstock._src.system.files import ByteSource, ByteWindow, ReadErrors, open_
 from penstock.errors import RecordingError
 
 _WINDOW_BYTES = 256 << 10
+_JUMP_BYTES = 4096
 _SEARCH_BYTES = 1 << 20
 
 
@@ -80,6 +81,11 @@ class FileBytes(Closing, ByteWindow):
         self.content = content or path
         super().__init__(source.duplicate(_ERRORS) if source else open_source(self.content, _ERRORS), _WINDOW_BYTES)
         self.path = path
+
+    def at(self, offset: int, n_bytes: int, ahead: int = 0) -> bytes:
+        """Behind a jump little is read ahead: what a large record holds may be skipped."""
+        jumps = offset > self._begin + len(self._held)
+        return super().at(offset, n_bytes, ahead or (_JUMP_BYTES if jumps else _WINDOW_BYTES))
 
     def close(self) -> None:
         self.source.close()

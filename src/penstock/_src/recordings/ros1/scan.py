@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from penstock._src.recordings.codecs import StoredChunk
 from penstock._src.recordings.messages.schemas import Schema, type_name
-from penstock._src.recordings.recovery.record_walk import UNFINISHED, ChunkWalk, ScanSink
+from penstock._src.recordings.recovery.record_walk import ChunkWalk, ScanSink
 from penstock._src.recordings.recovery.report import DamageLog
 from penstock._src.recordings.recovery.scan_bytes import FileBytes, ScanBytes, ScannedRecord
 from penstock._src.recordings.recovery.scan_index import IndexSink
@@ -154,7 +154,7 @@ class BagScan(ChunkWalk):
 
     def _note_truncation(self, size: int) -> None:
         if self._survey.index_at == 0:
-            self.log.add_end(size, UNFINISHED)
+            self.log.add_end(size)
         elif self._survey.index_at > size:
             known = 0 if self.whole_chunks == self._survey.chunk_count else None
             self.log.add(size, self._survey.index_at, "the file was cut here: its index began further on", known)

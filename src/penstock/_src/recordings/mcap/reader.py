@@ -15,10 +15,9 @@ from penstock._src.recordings.codecs import check_sizes
 from penstock._src.recordings.fetch import PACKED_NOTE
 from penstock._src.recordings.file_window import RecordingWindow, recover_hint
 from penstock._src.recordings.mcap import records as r
-from penstock._src.recordings.mcap.parsing import McapFraming, chunk_head, parse_record
+from penstock._src.recordings.mcap.parsing import McapFraming, chunk_head
 from penstock._src.recordings.message_index import RecordingIndex
 from penstock._src.recordings.recording import OnCorrupt, span_of
-from penstock._src.recordings.recovery.record_walk import crc_of
 from penstock._src.recordings.recovery.scan_bytes import FileBytes, ScannedRecord
 from penstock._src.recordings.split import SplitFiles
 from penstock._src.recordings.unpack import is_packed
@@ -133,10 +132,7 @@ class McapFileIndexer:
         self._index = index
         self._number = number
         self._window = window
-        self._schemas: dict[int, r.SchemaRecord] = {0: r.NO_SCHEMA}
-        self._channels: dict[int, r.ChannelRecord] = {}
         self._topic_of_channel: dict[int, int] = {}
-        self._statistics: dict[int, int] | None = None
         self._counted: dict[int, int] = {}
 
     def run(self) -> None:
@@ -144,52 +140,25 @@ class McapFileIndexer:
         window = self._window
         if bytes(window.at(0, min(8, window.size_bytes), 4096)) != r.MAGIC:
             raise NotARecording(f"{window.path}: not an mcap file")
-        self._walk_data(self._read_summary())
+        from penstock._src.recordings.mcap.scan import survey_mcap
+
+        with FileBytes(window.path, source=window.source) as source:
+            self._survey = survey_mcap(source)
+        if self._survey.problem:
+            raise self._not_indexed(self._survey.problem)
+        self._walk_data(self._survey.summary_at)
         self._index.flush_entries(window.path, _times_and_offsets)
-        if self._statistics is not None and self._statistics != self._counted:
-            claimed, listed = (sum(counts.values()) for counts in (self._statistics, self._counted))
+        if self._survey.counts not in (None, self._counted):
+            claimed, listed = (sum((counts or {}).values()) for counts in (self._survey.counts, self._counted))
             raise self._not_indexed(
                 f"its summary claims {claimed} messages, and its message indexes list {listed} messages"
             )
-        for channel in self._channels:
+        for channel in self._survey.channels:
             self._topic(channel)
         self._index.pairs |= set(self._topic_of_channel.items())
 
     def _not_indexed(self, why: str) -> RecordingCorrupt:
         return RecordingCorrupt(why, path=str(self._window.path), hint=recover_hint(self._window.path))
-
-    def _read_summary(self) -> int:
-        """Take the definitions and counts of the summary; where the data section ends."""
-        window, size = self._window, self._window.size_bytes
-        footer_at = size - len(r.MAGIC) - r.FOOTER_BYTES
-        tail = bytes(window.at(footer_at, r.FOOTER_BYTES + len(r.MAGIC))) if footer_at >= len(r.MAGIC) else b""
-        if (footer := r.read_footer(tail)) is None:
-            raise self._not_indexed("no footer: its recorder did not finish")
-        summary_at, claimed = footer
-        if not len(r.MAGIC) <= summary_at <= footer_at:
-            raise self._not_indexed("no summary")
-        if claimed:
-            with FileBytes(window.path, source=window.source) as source:
-                crc = crc_of(source, summary_at, footer_at + r.FOOTER_BYTES - 4)
-            if crc != claimed:
-                raise self._not_indexed(f"its summary is broken: CRC {crc:#010x}, claimed {claimed:#010x}")
-        for kind, at, length in r.walk(window, summary_at, footer_at):
-            if kind == r.OP_STATISTICS:
-                self._statistics = r.read_statistics(self._content(at, length))
-            elif kind == r.OP_SCHEMA:
-                schema = r.read_schema(self._content(at, length))
-                self._schemas[schema.id] = schema
-            elif kind == r.OP_CHANNEL:
-                channel = r.read_channel(self._content(at, length))
-                self._channels[channel.id] = channel
-        return summary_at
-
-    def _content(self, at: int, length: int) -> bytes:
-        """The content of a small record, whose strings fill its length."""
-        record = parse_record(self._window, at - r.RECORD_HEAD_BYTES, at + length, inner=False)
-        if record.state != "whole" or length > r.MAX_SMALL_RECORD_BYTES:
-            raise self._not_indexed(f"its summary is broken: {record.why or f'a record of {length:,} bytes'}")
-        return self._window.at(at, length)
 
     def _walk_data(self, data_end: int) -> None:
         window = self._window
@@ -200,7 +169,7 @@ class McapFileIndexer:
                 is_indexed = True
                 self._add_entries(chunk, *r.read_message_index(window, at, length))
                 continue
-            if not is_indexed and self._statistics is None:
+            if not is_indexed and self._survey.counts is None:
                 break
             if kind == r.OP_CHUNK:
                 if self._index.entry_count >= _BATCH_MESSAGES:
@@ -231,9 +200,11 @@ class McapFileIndexer:
 
     def _topic(self, channel: int) -> int:
         if channel not in self._topic_of_channel:
-            record = self._channels.get(channel)
-            if record is None or record.schema_id not in self._schemas:
+            content = self._survey.channels.get(channel)
+            record = None if content is None else r.read_channel(content)
+            schema = None if record is None else self._survey.schemas.get(record.schema_id)
+            if record is None or (schema is None and record.schema_id):
                 raise self._not_indexed(f"its summary does not describe channel {channel}")
-            schema = self._schemas[record.schema_id]
-            self._topic_of_channel[channel] = r.topic_number(self._index.topics, record, schema)
+            described = None if schema is None else r.read_schema(schema)
+            self._topic_of_channel[channel] = r.topic_number(self._index.topics, record, described)
         return self._topic_of_channel[channel]

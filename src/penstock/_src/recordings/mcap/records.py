@@ -78,12 +78,12 @@ def read_channel(content: bytes) -> ChannelRecord:
     return ChannelRecord(number, schema_id, topic, text_at(content, at)[0])
 
 
-def read_statistics(content: bytes) -> dict[int, int] | None:
-    """Messages by channel, None when the writer left them out."""
+def read_statistics(content: bytes) -> tuple[int, dict[int, int] | None]:
+    """Messages in all and by channel, None when the writer left these out."""
     (total,), (n_bytes,) = _U64.unpack_from(content), _U32.unpack_from(content, 42)
     pairs = content[46 : 46 + n_bytes // 10 * 10]
     counts = {channel: count for channel, count in struct.iter_unpack("<HQ", pairs) if count}
-    return counts if counts or not total else None
+    return total, counts if counts or not total else None
 
 
 def read_message_index(source: RecordingWindow, at: int, length: int) -> tuple[int, NDArray[np.uint64]]:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._src.formats.content import ZSTD_MAGIC
-from penstock._src.recordings.chunk_fetch import ChannelTopics
 from penstock._src.recordings.chunked import ChunkedRecording
 from penstock._src.recordings.codecs import check_sizes
 from penstock._src.recordings.fetch import PACKED_NOTE
@@ -38,6 +37,7 @@ class McapRecording(ChunkedRecording):
     """mcap, with or without summary, chunks, indexes."""
 
     kind: ClassVar[str] = "mcap"
+    framing = McapFraming
 
     def __init__(self, source: SplitFiles, *, on_corrupt: OnCorrupt = "raise") -> None:
         super().__init__(source.path, on_corrupt=on_corrupt, notes=source.notes)
@@ -50,7 +50,6 @@ class McapRecording(ChunkedRecording):
             self.size_bytes += path.stat().st_size
             self._add_file(index, number, self._open_file(path))
         self._set_index(index)
-        self._framing = McapFraming(ChannelTopics(self._pairs))
         self._packed_messages = self._are_messages_packed(source)
         if self._packed_messages or any(is_packed(path) for path in source.files):
             self.compression = span_of(self._chunks.codecs() - {"none"} | {"zstd"})

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._src.recordings.chunk_fetch import ChannelTopics
 from penstock._src.recordings.chunked import ChunkedRecording
 from penstock._src.recordings.codecs import StoredChunk, check_sizes
 from penstock._src.recordings.file_window import RecordingWindow, no_record_note, recover_hint
@@ -27,9 +26,7 @@ from penstock._src.recordings.ros1.records import (
     OP_CHUNK_INFO,
     OP_CONNECTION,
     OP_INDEX,
-    field_places,
     header_fields,
-    u32_from,
 )
 from penstock._src.recordings.split import SplitFiles
 from penstock._src.system.closing import on_error
@@ -40,7 +37,6 @@ if TYPE_CHECKING:
 
 _WINDOW_BYTES = 1 << 20
 _CHUNK_HEADER_BYTES = 256
-_USUAL_INDEX_BYTES = 256
 # Index entries are sorted and measured in batches of about so many, so that a long bag needs no large temporaries.
 _BATCH_MESSAGES = 1 << 14
 _MASK = (1 << 64) - 1
@@ -50,7 +46,7 @@ class Ros1Recording(ChunkedRecording):
     """A ROS 1 bag, format 2.0."""
 
     kind: ClassVar[str] = "ros1"
-    _framing: Ros1Framing
+    framing = Ros1Framing
 
     def __init__(self, source: SplitFiles, *, on_corrupt: OnCorrupt = "raise") -> None:
         super().__init__(source.path, on_corrupt=on_corrupt, notes=source.notes)
@@ -71,7 +67,6 @@ class Ros1Recording(ChunkedRecording):
         if end < self.size_bytes:
             self.notes.append(no_record_note(self.size_bytes - end, end))
         self._read_index(window, connections, infos, index_at)
-        self._framing = Ros1Framing(ChannelTopics(self._pairs))
 
     def _read_index(
         self, window: RecordingWindow, connections: dict[int, tuple[str, Schema]], infos: ChunkInfos, index_at: int
@@ -212,7 +207,6 @@ class Ros1Indexer:
         self._window = window
         self._topic_of_connection = topic_of_connection
         self._index = index
-        self._usual: tuple[int, int, int, int] | None = None
 
     def run(self, infos: ChunkInfos, index_at: int) -> None:
         """Take the index of every chunk; RecordingCorrupt or LimitExceeded where one does not hold."""
@@ -253,58 +247,24 @@ class Ros1Indexer:
         ahead = min(end - at + _CHUNK_HEADER_BYTES, _WINDOW_BYTES)
         total = 0
         while at < end:
-            try:
-                connection, count, data_at = self._index_record(at, ahead)
-            except RecordingCorrupt:
+            window.ahead_bytes = ahead
+            record = parse_record(window, at, end, inner=False)
+            if record.state != "whole":
                 break  # whether anything is missing is seen by the counts
-            if count < 0:
+            if record.op != OP_INDEX:
                 raise window.broken("a record that is not an index follows a chunk's index", at)
-            if data_at + 12 * count > end:
-                break
-            entries = window.at(data_at, 12 * count, ahead)
+            connection, count = record.number(b"conn"), record.number(b"count")
+            entries = window.at(record.data_at, record.length)
             topic = self._topic_of_connection.get(connection)
             if topic is None and count:
                 raise window.broken(f"an index record of connection {connection}, which the bag does not list", at)
             if topic is not None and count:
                 self._index.add_entries(topic, chunk, entries, count)
             total += _weighted_count(connection, count)
-            at = data_at + 12 * count
+            at = record.end
         return total & _MASK, at
-
-    def _index_record(self, at: int, ahead: int) -> tuple[int, int, int]:
-        """Connection, count (-1: another kind of record) and where its entries begin."""
-        window = self._window
-        if self._usual is not None:
-            size, mask, skeleton, places = self._usual
-            if at + size <= window.size_bytes:
-                raw = window.at(at, size, ahead)
-                if int.from_bytes(raw, "little") & mask == skeleton:
-                    count = u32_from(raw, places & 0xFFFF)[0]
-                    if u32_from(raw, size - 4)[0] == 12 * count:
-                        return u32_from(raw, places >> 16)[0], count, at + size
-        record = _record(window, at, ahead)
-        if record.op != OP_INDEX:
-            return 0, -1, at
-        if record.data_at - at <= _USUAL_INDEX_BYTES:
-            self._usual = _index_skeleton(window.at(at, record.data_at - at))
-        return record.number(b"conn"), record.number(b"count"), record.data_at
 
 
 def _times_and_offsets(entries: bytearray, path: Path) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
     table = np.frombuffer(entries, "<u4").reshape(-1, 3)
     return table[:, 0].astype(np.int64) * 1_000_000_000 + table[:, 1], table[:, 2]
-
-
-def _index_skeleton(record: bytes) -> tuple[int, int, int, int]:
-    """(bytes, mask, masked value, places of connection and count) of an index record that was found valid.
-
-    Thousands of these records differ only in three numbers; comparing all other bytes as one integer is what makes
-    opening a bag of ten thousand chunks a matter of a blink.
-    """
-    mask = bytearray(b"\xff" * len(record))
-    places = field_places(record[4:-4])
-    for begin, end in (places[b"conn"], places[b"count"], (len(record) - 8, len(record) - 4)):
-        mask[4 + begin : 4 + end] = bytes(end - begin)
-    number = int.from_bytes(mask, "little")
-    packed = 4 + places[b"conn"][0] << 16 | 4 + places[b"count"][0]
-    return len(record), number, int.from_bytes(record, "little") & number, packed

@@ -47,10 +47,6 @@ class Block:
     def __len__(self) -> int:
         return len(self.payloads)
 
-    def __repr__(self) -> str:
-        held = sum(len(payload) for payload in self.payloads if payload is not None)
-        return f"<Block {self.first}+{len(self.payloads)}: {held} bytes, {self.file_bytes} bytes of the file so far>"
-
     def release(self) -> None:
         """Give the buffer back: the payloads must not be used any more."""
         try:

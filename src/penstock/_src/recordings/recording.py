@@ -279,19 +279,12 @@ class Recording(Closing, ABC):
             raise RecordingError(
                 f"{self.path}: fetch takes two 1-D arrays of one length, not {topic_ids.shape} and {numbers.shape}"
             )
-        if topic_ids.size == 0:
-            return
-        low, high = int(topic_ids.min()), int(topic_ids.max())
-        if low < 0 or high >= len(self.topics):
-            raise RecordingError(f"{self.path}: no topic with id {low if low < 0 else high}; it has {len(self.topics)}")
-        counts = np.array([topic.count for topic in self.topics], np.int64)[topic_ids]
-        wrong = np.flatnonzero((numbers < 0) | (numbers >= counts))
+        counts = np.array([topic.count for topic in self.topics] + [0], np.int64)
+        known = np.where((topic_ids >= 0) & (topic_ids < len(self.topics)), topic_ids, -1)
+        wrong = np.flatnonzero((numbers < 0) | (numbers >= counts[known]))
         if wrong.size:
-            at = int(wrong[0])
-            topic = self.topics[int(topic_ids[at])]
-            raise RecordingError(
-                f"{self.path}: topic {topic.name} has {topic.count} messages; number {int(numbers[at])} was asked for"
-            )
+            topic_id, number = int(topic_ids[wrong[0]]), int(numbers[wrong[0]])
+            raise RecordingError(f"{self.path}: the topic with id {topic_id} has no message {number}")
 
 
 def shared_names(topics: Sequence[tuple[str, str, int]]) -> dict[int, str]:

@@ -199,11 +199,10 @@ class McapFileIndexer:
 
     def _topic(self, channel: int) -> int:
         if channel not in self._topic_of_channel:
-            content = self._survey.channels.get(channel)
-            record = None if content is None else r.read_channel(content)
-            schema = None if record is None else self._survey.schemas.get(record.schema_id)
-            if record is None or (schema is None and record.schema_id):
+            content = self._survey.channels.get(channel, b"")
+            schema_id = int.from_bytes(content[2:4], "little")
+            schema = self._survey.schemas.get(schema_id)
+            if not content or (schema is None and schema_id):
                 raise self._not_indexed(f"its summary does not describe channel {channel}")
-            described = None if schema is None else r.read_schema(schema)
-            self._topic_of_channel[channel] = r.topic_number(self._index.topics, record, described)
+            self._topic_of_channel[channel] = r.topic_number(self._index.topics, content, schema)
         return self._topic_of_channel[channel]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,51 +31,54 @@ _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
 
-@dataclass(frozen=True)
-class SchemaRecord:
-    id: int
+class ChannelFacts(NamedTuple):
+    """What the records of a channel and its schema tell; texts are as the schema has them."""
+
     name: str
+    type: str
     encoding: str
-    text: str
-
-
-NO_SCHEMA = SchemaRecord(0, "", "", "")
-
-
-@dataclass(frozen=True)
-class ChannelRecord:
-    id: int
-    schema_id: int
-    topic: str
-    encoding: str
-
-
-def topic_number(topics: TopicTable, channel: ChannelRecord, schema: SchemaRecord | None) -> int:
-    """The number of a channel's topic; JSON may go without a schema, and is shown as what it is."""
-    schema = schema or NO_SCHEMA
-    name = type_name(schema.name) or ("json" if channel.encoding == "json" else "")
-    return topics.number(channel.topic, channel.encoding, Schema(name, schema.encoding or "none", schema.text))
+    schema_encoding: str = ""
+    schema_text: str = ""
+    qos: str = ""
+    type_hash: str = ""
 
 
 def text_at(content: bytes, at: int) -> tuple[str, int]:
     """A string of a record, and where it ends."""
+    data, end = _bytes_at(content, at)
+    return data.decode("utf-8", errors="replace"), end
+
+
+def _bytes_at(content: bytes, at: int) -> tuple[bytes, int]:
     end = at + 4 + int.from_bytes(content[at : at + 4], "little")
-    return content[at + 4 : end].decode("utf-8", errors="replace"), end
+    return content[at + 4 : end], end
 
 
-def read_schema(content: bytes) -> SchemaRecord:
-    name, at = text_at(content, 2)
-    encoding, at = text_at(content, at)
-    data = content[at + 4 : at + 4 + int.from_bytes(content[at : at + 4], "little")]
+def channel_facts(channel: bytes, schema: bytes | None) -> ChannelFacts:
+    """From the content of the two records."""
+    name, at = text_at(channel, 4)
+    encoding, at = text_at(channel, at)
+    metadata, at = {}, at + 4
+    while at < len(channel):
+        key, at = text_at(channel, at)
+        metadata[key], at = text_at(channel, at)
+    more = metadata.get("offered_qos_profiles", ""), metadata.get("topic_type_hash", "")
+    if schema is None:
+        return ChannelFacts(name, "", encoding, "", "", *more)
+    kind, at = text_at(schema, 2)
+    schema_encoding, at = text_at(schema, at)
+    data, _ = _bytes_at(schema, at)
     # Descriptors of protobuf are no text: one character for each byte keeps them whole.
-    text = data.decode("latin-1") if encoding == "protobuf" else data.decode("utf-8", errors="replace")
-    return SchemaRecord(int.from_bytes(content[:2], "little"), name, encoding, text)
+    text = data.decode("latin-1") if schema_encoding == "protobuf" else data.decode("utf-8", errors="replace")
+    return ChannelFacts(name, kind, encoding, schema_encoding, text, *more)
 
 
-def read_channel(content: bytes) -> ChannelRecord:
-    number, schema_id = struct.unpack_from("<HH", content)
-    topic, at = text_at(content, 4)
-    return ChannelRecord(number, schema_id, topic, text_at(content, at)[0])
+def topic_number(topics: TopicTable, channel: bytes, schema: bytes | None) -> int:
+    """The number of a channel's topic; JSON may go without a schema, and is shown as what it is."""
+    facts = channel_facts(channel, schema)
+    kind = type_name(facts.type) or ("json" if facts.encoding == "json" else "")
+    described = Schema(kind, facts.schema_encoding or "none", facts.schema_text)
+    return topics.number(facts.name, facts.encoding, described)
 
 
 def read_statistics(content: bytes) -> tuple[int, dict[int, int] | None]:

@@ -42,7 +42,7 @@ def index_mcap(source: FileBytes, log: DamageLog, index: RecordingIndex, file: i
     """Add every message that is whole to an index; `log` counts what is lost."""
 
     def topic_of(channel: bytes, schema: bytes | None) -> int:
-        return r.topic_number(index.topics, r.read_channel(channel), None if schema is None else r.read_schema(schema))
+        return r.topic_number(index.topics, channel, schema)
 
     sink = IndexSink(index, topic_of, source.size_bytes, file)
     McapScan(sink, log, survey_mcap(source), source.path).run(source)
@@ -59,7 +59,9 @@ class _McapCopy:
 
     def channel(self, number: int, described: bytes, more: bytes | None) -> int:
         written = self._writer.channel(described, more)
-        topic = self._topics[written] = topic_facts(described, more)
+        facts = r.channel_facts(described, more)
+        topic = TopicFacts(facts.name, facts.type, facts.encoding, facts.qos, facts.type_hash)
+        self._topics[written] = topic
         self._facts.topics.setdefault(topic, 0)
         return written
 
@@ -146,7 +148,7 @@ class McapScan(ChunkWalk):
         content = self.channels[channel]
         schema_id = struct.unpack_from("<H", content, 2)[0]
         schema = self._schemas.get(schema_id)
-        facts = topic_facts(content, schema)
+        facts = r.channel_facts(content, schema)
         if schema is None and schema_id:
             self.log.add(0, 0, f"the schema of {facts.name} is lost; its messages are kept without one")
         return facts.name, type_name(facts.type), content, schema
@@ -289,19 +291,3 @@ def _chunk_index_codec(content: bytes) -> str:
     at = 36 + int.from_bytes(content[32:36], "little") + 8
     name, _ = r.text_at(content, at)
     return name if name in CODECS else ""
-
-
-def topic_facts(channel: bytes, schema: bytes | None) -> TopicFacts:
-    name, used = r.text_at(channel, 4)
-    encoding, used = r.text_at(channel, used)
-    metadata, at = {}, used + 4
-    while at < len(channel):
-        key, at = r.text_at(channel, at)
-        metadata[key], at = r.text_at(channel, at)
-    return TopicFacts(
-        name=name,
-        type="" if schema is None else r.text_at(schema, 2)[0],
-        encoding=encoding,
-        qos=metadata.get("offered_qos_profiles", ""),
-        type_hash=metadata.get("topic_type_hash", ""),
-    )

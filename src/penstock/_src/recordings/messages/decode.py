@@ -61,9 +61,6 @@ class RosDecoder(MessageDecoder):
         self._stamps = {dialect.order: dialect.time_struct("time").unpack_from for dialect in dialects}
         self._whole: Reader | None = None
 
-    def __repr__(self) -> str:
-        return f"RosDecoder({self.type_name}, {self.encoding}, {len(self.message.fields)} fields)"
-
     def header_stamp_ns(self, payload: Payload) -> int:
         """The time in the message's header; only the payload's first bytes are touched."""
         if self.stamp_offset is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -108,7 +107,8 @@ def _content_of(file: Path, log: DamageLog, scratch_in: Path | None) -> Iterator
         content = None
         if is_packed(file):
             content = Path(scratch) / "content"
-            done, is_all = unpack_prefix(file, content)
+            with content.open("xb") as target:
+                done, is_all = unpack_prefix(file, target, content.parent)
             if not is_all:
                 log.add(0, file.stat().st_size, f"the zstd stream breaks off after {done:,} decompressed bytes")
         with FileBytes(file, content) as source:
@@ -175,19 +175,11 @@ def _building(target: Path, *, overwrite: bool, directory: bool) -> Iterator[Pat
 
 
 def _take_place(partial: Path, target: Path, room: Path, *, overwrite: bool) -> None:
-    if partial.is_dir():
-        if overwrite and target.exists():
-            target.rename(room / "replaced")
-        partial.rename(target)
-    elif overwrite:
-        partial.replace(target)
-    else:
-        try:
-            os.link(partial, target)  # unlike rename, refuses a file that appeared meanwhile
-        except FileExistsError:
-            raise OutputExists(f"{target} appeared meanwhile; it is left as it is") from None
-        except OSError:
-            partial.rename(target)  # a file system without links
+    if target.exists():
+        if not overwrite:
+            raise OutputExists(f"{target} appeared meanwhile; it is left as it is")
+        target.rename(room / "replaced")
+    partial.rename(target)
 
 
 def _sync_files(partial: Path) -> int:

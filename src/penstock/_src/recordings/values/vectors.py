@@ -130,9 +130,6 @@ class VectorReader:
         self._is_plain = bool(np.all(self._scale == 1.0) and np.all(self._offset == 0.0))
         self._check_factors()
 
-    def __repr__(self) -> str:
-        return f"VectorReader({self._where}, {'?' if self.size is None else self.size} × float64)"
-
     @property
     def size(self) -> int | None:
         """How many values a vector has; None until the definition or the first message tells."""

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from penstock._src.recordings.chunk_fetch import ChunkFetcher
 from penstock._src.recordings.fetch import Block
-from penstock._src.recordings.file_window import RecordingWindow
 from penstock._src.recordings.framing import Framing
 from penstock._src.recordings.message_index import (
     Chunks,
@@ -31,6 +30,7 @@ from penstock._src.recordings.recording import (
     as_readonly,
     span_of,
 )
+from penstock._src.recordings.recovery.scan_bytes import FileBytes
 from penstock._src.recordings.unpack import open_content
 from penstock._src.system.files import ByteSource
 from penstock.errors import RecordingError, os_errors
@@ -56,11 +56,11 @@ class ChunkedRecording(Recording):
     def _scanned(self) -> tuple[RecordingIndex, DamageLog]:
         """The index as the records of the files have it, and what is lost."""
 
-    def _open_file(self, path: Path) -> RecordingWindow:
+    def _open_file(self, path: Path) -> FileBytes:
         """Open a file of the recording, unpacked where it is packed as a whole."""
         with os_errors(RecordingError, f"{path}: cannot be opened"):
             self._files.append(open_content(path))
-        return RecordingWindow(self._files[-1])
+        return FileBytes(path, source=self._files[-1])
 
     def _set_index(self, index: RecordingIndex) -> None:
         """Take what was found; topics are numbered anew, by their names."""

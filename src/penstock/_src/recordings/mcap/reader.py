@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,9 +13,9 @@ from penstock._src.formats.content import ZSTD_MAGIC
 from penstock._src.recordings.chunked import ChunkedRecording
 from penstock._src.recordings.codecs import check_sizes
 from penstock._src.recordings.fetch import PACKED_NOTE
-from penstock._src.recordings.file_window import RecordingWindow, recover_hint
+from penstock._src.recordings.file_window import corrupt, recover_hint
 from penstock._src.recordings.mcap import records as r
-from penstock._src.recordings.mcap.parsing import McapFraming, chunk_head
+from penstock._src.recordings.mcap.parsing import McapFraming, chunk_head, parse_record
 from penstock._src.recordings.message_index import RecordingIndex
 from penstock._src.recordings.recording import OnCorrupt, span_of
 from penstock._src.recordings.recovery.scan_bytes import FileBytes, ScannedRecord
@@ -48,19 +49,20 @@ class McapRecording(ChunkedRecording):
         index = RecordingIndex()
         for number, path in enumerate(source.files):
             self.size_bytes += path.stat().st_size
-            self._add_file(index, number, self._open_file(path))
+            with self._open_file(path) as file:
+                self._add_file(index, number, file)
         self._set_index(index)
         self._packed_messages = self._are_messages_packed(source)
         if self._packed_messages or any(is_packed(path) for path in source.files):
             self.compression = span_of(self._chunks.codecs() - {"none"} | {"zstd"})
         self._compare(source)
 
-    def _add_file(self, index: RecordingIndex, number: int, window: RecordingWindow) -> None:
+    def _add_file(self, index: RecordingIndex, number: int, file: FileBytes) -> None:
         """Add a file by its own indexes; where these do not hold, as a scan of its records finds it."""
         path = self._files[number].path
         before, chunk_count = index.messages.counts(), len(index.chunks)
         try:
-            McapFileIndexer(index, number, window).run()
+            McapFileIndexer(index, number, file).run()
             return
         except (RecordingCorrupt, LimitExceeded) as error:
             problem = error
@@ -127,26 +129,25 @@ class McapFileIndexer:
     Chunk bodies are skipped. Whatever the indexes leave open is an error: the file is scanned then.
     """
 
-    def __init__(self, index: RecordingIndex, number: int, window: RecordingWindow) -> None:
+    def __init__(self, index: RecordingIndex, number: int, file: FileBytes) -> None:
         self._index = index
         self._number = number
-        self._window = window
+        self._file = file
         self._topic_of_channel: dict[int, int] = {}
         self._counted: dict[int, int] = {}
 
     def run(self) -> None:
         """Add this file to the index."""
-        window = self._window
-        if bytes(window.at(0, min(8, window.size_bytes), 4096)) != r.MAGIC:
-            raise NotARecording(f"{window.path}: not an mcap file")
+        file = self._file
         from penstock._src.recordings.mcap.scan import survey_mcap
 
-        with FileBytes(window.path, source=window.source) as source:
-            self._survey = survey_mcap(source)
+        if file.at(0, len(r.MAGIC)) != r.MAGIC:
+            raise NotARecording(f"{file.path}: not an mcap file")
+        self._survey = survey_mcap(file)
         if self._survey.problem:
             raise self._not_indexed(self._survey.problem)
         self._walk_data(self._survey.summary_at)
-        self._index.flush_entries(window.path, _times_and_offsets)
+        self._index.flush_entries(file.path, _times_and_offsets)
         if self._survey.counts not in (None, self._counted):
             claimed, listed = (sum((counts or {}).values()) for counts in (self._survey.counts, self._counted))
             raise self._not_indexed(
@@ -157,45 +158,51 @@ class McapFileIndexer:
         self._index.pairs |= set(self._topic_of_channel.items())
 
     def _not_indexed(self, why: str) -> RecordingCorrupt:
-        return RecordingCorrupt(why, path=str(self._window.path), hint=recover_hint(self._window.path))
+        return RecordingCorrupt(why, path=str(self._file.path), hint=recover_hint(self._file.path))
 
     def _walk_data(self, data_end: int) -> None:
-        window = self._window
+        file = self._file
         chunk: int | None = None
         is_indexed = True
-        for kind, at, length in r.walk(window, len(r.MAGIC), data_end):
-            if kind == r.OP_MESSAGE_INDEX and chunk is not None:
+        at = len(r.MAGIC)
+        while at < data_end:
+            record = parse_record(file, at, data_end, inner=False)
+            if record.state != "whole":
+                raise corrupt(file.path, record.why, at)
+            at = record.end
+            if record.op == r.OP_MESSAGE_INDEX and chunk is not None:
                 is_indexed = True
-                self._add_entries(chunk, *r.read_message_index(window, at, length))
+                channel, n_bytes = struct.unpack("<HI", file.at(record.data_at, 6))
+                if n_bytes % 16:
+                    raise corrupt(file.path, f"a message index of {n_bytes:,} bytes", record.at)
+                self._add_entries(chunk, channel, file.at(record.data_at + 6, n_bytes))
                 continue
             if not is_indexed and self._survey.counts is None:
                 break
-            if kind == r.OP_CHUNK:
+            if record.op == r.OP_CHUNK:
                 if self._index.entry_count >= _BATCH_MESSAGES:
-                    self._index.flush_entries(window.path, _times_and_offsets)
-                chunk, is_indexed = self._add_chunk(at, length), False
-            elif kind == r.OP_MESSAGE:
+                    self._index.flush_entries(file.path, _times_and_offsets)
+                chunk, is_indexed = self._add_chunk(record), False
+            elif record.op == r.OP_MESSAGE:
                 raise self._not_indexed("messages lie outside of chunks")
-            elif kind == r.OP_DATA_END:
+            elif record.op == r.OP_DATA_END:
                 return
         raise self._not_indexed("its data section does not end" if is_indexed else "a chunk has no message index")
 
-    def _add_chunk(self, at: int, length: int) -> int:
-        window = self._window
-        record = ScannedRecord(at - r.RECORD_HEAD_BYTES, "whole", "", r.OP_CHUNK, at, at + length)
-        head = chunk_head(window, record, record.end) if length >= 40 else None
-        if head is None or int.from_bytes(window.at(head.data_at - 8, 8), "little") != head.stored_bytes:
-            raise window.broken(f"a chunk of {length:,} bytes that contradicts its length", at)
-        check_sizes(window.path, head.data_at, head.codec, head.stored_bytes, head.raw_bytes)
+    def _add_chunk(self, record: ScannedRecord) -> int:
+        path, head = self._file.path, chunk_head(self._file, record, record.end)
+        if head is None or int.from_bytes(self._file.at(head.data_at - 8, 8), "little") != head.stored_bytes:
+            raise corrupt(path, f"a chunk of {record.length:,} bytes that contradicts its length", record.at)
+        check_sizes(path, head.data_at, head.codec, head.stored_bytes, head.raw_bytes)
         if head.codec == "none" and head.raw_bytes != head.stored_bytes:
-            wrong = f"a plain chunk of {head.stored_bytes:,} bytes claims {head.raw_bytes:,}"
-            raise window.broken(wrong, head.data_at)
+            raise corrupt(path, f"a plain chunk of {head.stored_bytes:,} bytes claims {head.raw_bytes:,}", head.data_at)
         return self._index.chunks.add(head, self._number)
 
-    def _add_entries(self, chunk: int, channel: int, entries: NDArray[np.uint64]) -> None:
-        if len(entries):
-            self._index.add_entries(self._topic(channel), chunk, entries.tobytes(), len(entries))
-            self._counted[channel] = self._counted.get(channel, 0) + len(entries)
+    def _add_entries(self, chunk: int, channel: int, entries: bytes) -> None:
+        count = len(entries) // 16
+        if count:
+            self._index.add_entries(self._topic(channel), chunk, entries, count)
+            self._counted[channel] = self._counted.get(channel, 0) + count
 
     def _topic(self, channel: int) -> int:
         if channel not in self._topic_of_channel:

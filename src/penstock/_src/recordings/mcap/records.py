@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from penstock._src.formats.registry import MCAP_MAGIC
-from penstock._src.recordings.file_window import RecordingWindow
 from penstock._src.recordings.messages.schemas import Schema, TopicTable, type_name
 
 MAGIC = MCAP_MAGIC
@@ -89,40 +84,9 @@ def read_statistics(content: bytes) -> tuple[int, dict[int, int] | None]:
     return total, counts if counts or not total else None
 
 
-def read_message_index(source: RecordingWindow, at: int, length: int) -> tuple[int, NDArray[np.uint64]]:
-    """Channel, and (time, offset) per message. Its length is bounded by the file, as an index is by nature."""
-    head = source.at(at, 6) if length >= 6 else b""
-    if not head:
-        raise source.broken(f"a message index of {length} bytes", at)
-    channel, n_bytes = _U16.unpack(head[:2])[0], _U32.unpack(head[2:])[0]
-    if n_bytes > length - 6 or n_bytes % 16:
-        raise source.broken(f"a message index claims {n_bytes:,} bytes of {length - 6:,}", at)
-    return channel, np.frombuffer(source.at(at + 6, n_bytes), "<u8").reshape(-1, 2)
-
-
 def read_footer(tail: bytes) -> tuple[int, int] | None:
     """Where the summary begins (0: there is none) and its CRC, from the last bytes of a file; None: no footer."""
     if not tail.endswith(MAGIC) or tail[:RECORD_HEAD_BYTES] != _RECORD_HEAD.pack(OP_FOOTER, 20):
         return None
     summary_at, _, crc = _FOOTER.unpack_from(tail, RECORD_HEAD_BYTES)
     return summary_at, crc
-
-
-def walk(source: RecordingWindow, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """(kind, where its content begins, bytes of content) of the records in a range; cut ones are an error."""
-    ahead = 4096
-    while at < end:
-        if end - at < RECORD_HEAD_BYTES:
-            raise source.broken(f"{end - at} bytes are left where a record should begin", at)
-        # Large records follow each other in a file of images: reading ahead of one would read what is skipped.
-        kind, length = _RECORD_HEAD.unpack(source.at(at, RECORD_HEAD_BYTES, min(ahead, end - at)))
-        content_at = at + RECORD_HEAD_BYTES
-        if length > end - content_at:
-            raise source.broken(
-                f"a record of kind {kind} claims {length:,} bytes, and {end - content_at:,} are left", at
-            )
-        if kind == 0:
-            raise source.broken("a record of kind 0, which does not exist", at)
-        yield kind, content_at, length
-        ahead = 65536 if length < 8192 else 4096
-        at = content_at + length

@@ -267,7 +267,7 @@ class _Steps:
             else:
                 self._add(s.time(place, _TIMES[kind.name]), place)
         elif kind.kind == "string":
-            self._add(s.text(place, kind.bound), place)
+            self._add(s.text(place), place)
         elif kind.kind == "primitive":
             size = self._dialect.dtype(kind.name).itemsize
             self._add_fixed(f"{size}x" if place.name is None else self._dialect.code(kind.name), size, size, place)
@@ -277,20 +277,20 @@ class _Steps:
     def _add_array(self, kind: FieldType, tree: Tree | None, place: s.Place) -> None:
         fixed = None if kind.array == SEQUENCE else kind.array
         if kind.kind == "string":
-            self._add(s.texts(place, fixed, kind.bound), place)
+            self._add(s.texts(place, fixed), place)
         elif kind.name in _TIMES:
-            self._add(s.times(place, _TIMES[kind.name], fixed, kind.bound), place)
+            self._add(s.times(place, _TIMES[kind.name], fixed), place)
         elif kind.kind == "message":
             least = self._walks.least_message_bytes(kind.name)
             if place.name is not None and not least:
                 raise SchemaError(f"{place.label}: an array of empty messages holds no values")
             steps = self._walks.steps(kind.name, tree, place.label)
-            self._add(s.messages(place, fixed, kind.bound, least, steps), place)
+            self._add(s.messages(place, fixed, least, steps), place)
         elif fixed is not None and place.name is None:
             size = self._dialect.dtype(kind.name).itemsize
             self._add_fixed(f"{fixed * size}x", fixed * size, size, place)
         else:
-            self._add(s.numbers(place, kind.name, fixed, kind.bound), place)
+            self._add(s.numbers(place, kind.name, fixed), place)
 
     def _add(self, step: s.Step, place: s.Place) -> None:
         self.flush()

@@ -81,9 +81,6 @@ class Place(NamedTuple):
             hint="the message is cut, or was written with another definition of its type",
         )
 
-    def over_bound(self, count: int, bound: int) -> MessageError:
-        return MessageError(f"{self.label}: holds {count:,} values, its definition allows {bound:,}")
-
     def mask(self, align: int) -> tuple[int, int]:
         """(up, mask): a position is aligned as (position + up) & mask."""
         return (align - 1, -align) if self.dialect.aligned else (0, -1)
@@ -143,7 +140,7 @@ def message(place: Place, steps: Sequence[Step]) -> Step:
 Counter = Callable[[memoryview, int], tuple[int, int]]
 
 
-def _counter(place: Place, fixed: int | None, bound: int | None) -> Counter:
+def _counter(place: Place, fixed: int | None) -> Counter:
     """How many items an array has, and where the first one may begin."""
     if fixed is not None:
         return lambda body, position: (fixed, position)
@@ -156,16 +153,14 @@ def _counter(place: Place, fixed: int | None, bound: int | None) -> Counter:
             (count,) = unpack(body, position)
         except StructError:
             raise place.short(body, position, 4) from None
-        if bound is not None and count > bound:
-            raise place.over_bound(count, bound)
         return count, position + 4
 
     return read
 
 
-def text(place: Place, bound: int | None) -> Step:
+def text(place: Place) -> Step:
     """One string; bytes that are not UTF-8 show as \\xNN, since a bad frame name must not cost the message."""
-    size_of = _counter(place, None, None)
+    size_of = _counter(place, None)
     name, terminated = place.name, place.dialect.terminated
 
     def step(body: memoryview, position: int, out: dict[str, Any]) -> int:
@@ -175,18 +170,16 @@ def text(place: Place, bound: int | None) -> Step:
             raise place.short(body, position, size)
         if name is not None:
             last = end - 1 if terminated and size and not body[end - 1] else end
-            if bound is not None and last - position > bound:
-                raise place.over_bound(last - position, bound)
             out[name] = str(body[position:last], "utf-8", "backslashreplace")
         return end
 
     return step
 
 
-def texts(place: Place, fixed: int | None, bound: int | None) -> Step:
+def texts(place: Place, fixed: int | None) -> Step:
     """An array of strings. The last one seen is remembered by its bytes, as joint names hardly ever change."""
-    count_of = _counter(place, fixed, bound)
-    one = text(place, None)
+    count_of = _counter(place, fixed)
+    one = text(place)
     name = place.name
     remembered: tuple[int, bytes, list[str]] = (0, b"", [])
 
@@ -215,9 +208,9 @@ def texts(place: Place, fixed: int | None, bound: int | None) -> Step:
     return step
 
 
-def numbers(place: Place, kind: str, fixed: int | None, bound: int | None) -> Step:
+def numbers(place: Place, kind: str, fixed: int | None) -> Step:
     """An array of primitives as a view into the message: a numpy array, or a memoryview for bytes."""
-    count_of = _counter(place, fixed, bound)
+    count_of = _counter(place, fixed)
     octets = kind in ("uint8", "byte", "char")
     dtype = place.dialect.dtype(kind)
     size = dtype.itemsize
@@ -243,25 +236,24 @@ def numbers(place: Place, kind: str, fixed: int | None, bound: int | None) -> St
     return step
 
 
-def times(place: Place, kind: str, fixed: int | None, bound: int | None) -> Step:
+def times(place: Place, kind: str, fixed: int | None) -> Step:
     """An array of times as a list of numbers."""
-    return _items(place, fixed, bound, 8, (time(place._replace(name=""), kind),), lambda item: item[""])
+    return _items(place, fixed, 8, (time(place._replace(name=""), kind),), lambda item: item[""])
 
 
-def messages(place: Place, fixed: int | None, bound: int | None, least_bytes: int, steps: Sequence[Step]) -> Step:
+def messages(place: Place, fixed: int | None, least_bytes: int, steps: Sequence[Step]) -> Step:
     """An array of messages as a list of dicts; `least_bytes`: how few bytes one of them can take."""
-    return _items(place, fixed, bound, least_bytes, steps, lambda item: item)
+    return _items(place, fixed, least_bytes, steps, lambda item: item)
 
 
 def _items(
     place: Place,
     fixed: int | None,
-    bound: int | None,
     least_bytes: int,
     steps: Sequence[Step],
     value_of: Callable[[dict[str, Any]], Any],
 ) -> Step:
-    count_of = _counter(place, fixed, bound)
+    count_of = _counter(place, fixed)
     name = place.name
 
     def step(body: memoryview, position: int, out: dict[str, Any]) -> int:

@@ -40,6 +40,18 @@ class Ros1Recording(ChunkedRecording):
             self._open(file)
 
     def _open(self, file: FileBytes) -> None:
+        """The index as the bag has it; where it does not hold, as a scan of the whole bag finds it."""
+        try:
+            index = self._read_index(file)
+        except (RecordingCorrupt, LimitExceeded) as error:
+            index, log = self._scanned()
+            if log.lost and self._on_corrupt == "raise":
+                raise
+            self.notes.append(f"{error.message}; the bag was scanned")
+            log.report_to(self._add_loss, self.notes)
+        self._set_index(index)
+
+    def _read_index(self, file: FileBytes) -> RecordingIndex:
         from penstock._src.recordings.ros1.scan import survey_bag, topic_number
 
         _check_header(file)
@@ -55,16 +67,8 @@ class Ros1Recording(ChunkedRecording):
         index = RecordingIndex()
         topics = {number: topic_number(index.topics, *each) for number, each in survey.connections.items()}
         index.pairs = set(topics.items())
-        indexer = Ros1Indexer(file, index, topics)
-        try:
-            self.notes += indexer.run(survey.chunk_messages, survey.index_at)
-        except (RecordingCorrupt, LimitExceeded) as error:
-            index, log = self._scanned()
-            if log.lost and self._on_corrupt == "raise":
-                raise
-            self.notes.append(f"its index is wrong ({error.message}); the bag was scanned")
-            log.report_to(self._add_loss, self.notes)
-        self._set_index(index)
+        self.notes += Ros1Indexer(file, index, topics).run(survey.chunk_messages, survey.index_at)
+        return index
 
     def _scanned(self) -> tuple[RecordingIndex, DamageLog]:
         from penstock._src.recordings.recovery.report import DamageLog

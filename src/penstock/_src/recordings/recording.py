@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from penstock._src.recordings.fetch import Block as Block
 from penstock._src.recordings.fetch import decompressed
-from penstock._src.recordings.file_window import unknown_loss
 from penstock._src.recordings.messages.decoder import MessageDecoder
 from penstock._src.recordings.messages.schemas import Schema, SchemaStore, several_types, type_name
 from penstock._src.recordings.split import SplitFiles
@@ -260,10 +259,6 @@ class Recording(Closing, ABC):
             self._lose(cause, topic.name, topic_ids[place : place + 1], numbers[place : place + 1])
 
         return lose
-
-    def _lose_unknown(self, cause: str, where: str) -> None:
-        """Count a loss of unknown size."""
-        self._add_loss(unknown_loss(cause), 1, where)
 
     def _add_loss(self, cause: str, count: int, where: str) -> None:
         if count <= 0:

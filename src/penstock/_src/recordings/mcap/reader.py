@@ -97,17 +97,16 @@ class McapRecording(ChunkedRecording):
         if source.metadata.compression_mode == "message":
             return True
         firsts = [topic for topic in self.topics if topic.count and topic.encoding == "cdr"]
-        if not firsts:
-            return False
-        # Of the first messages, the one whose chunk takes least to read.
-        first = min(firsts, key=lambda topic: int(self._chunks.raw_bytes[self._index[topic.id].chunk[0]]))
-        self._packed_messages = False
+        packed = False
         on_corrupt, self._on_corrupt = self._on_corrupt, "raise"  # what is broken is counted when it is read
         try:
-            for _, payload in self.payloads(first, [0], clip_bytes=_PROBE_BYTES):
-                packed = payload is not None and payload[:4] == ZSTD_MAGIC
+            # Of the first messages, the one whose chunk takes least to read.
+            firsts.sort(key=lambda topic: int(self._chunks.raw_bytes[self._index[topic.id].chunk[0]]))
+            for topic in firsts[:1]:
+                for _, payload in self.payloads(topic, [0], clip_bytes=_PROBE_BYTES):
+                    packed = payload is not None and payload[:4] == ZSTD_MAGIC
         except RecordingError:
-            packed = False
+            pass
         finally:
             self._on_corrupt, self._fetcher = on_corrupt, None
         if packed:

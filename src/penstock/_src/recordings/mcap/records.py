@@ -21,7 +21,6 @@ MAX_SMALL_RECORD_BYTES = 16 << 20
 
 _RECORD_HEAD = struct.Struct("<BQ")
 _FOOTER = struct.Struct("<QQI")
-_U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 

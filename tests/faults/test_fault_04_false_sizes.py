@@ -134,7 +134,7 @@ def test_fault_04_false_sizes_and_bombs_are_refused_before_memory_is_taken(tmp_p
     found = _run(tmp_path / name)
     assert found["errors"], found
     assert isinstance(found["peak"], int) and found["peak"] < _LIMIT_BYTES, found
-    if case != "record of 2^63 bytes":
+    if case not in ("record of 2^63 bytes", "zstd bomb in an mcap"):
         assert isinstance(found["size"], int) and isinstance(found["limit"], int)
         assert found["size"] > found["limit"] > 0
     if case != "bomb in one message":  # which is copied as it is, still packed

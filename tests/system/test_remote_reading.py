@@ -17,7 +17,6 @@ from penstock._src.lerobot.read.reader import open_data_set
 from penstock._src.media.mp4.index import read_index
 from penstock._src.media.video import decode
 from penstock._src.recordings.recording import Recording
-from penstock._src.recordings.recovery.recover import examine
 from penstock._src.stores.lerobot.store import LeRobotStore
 from penstock._src.stores.store import Scratch
 from penstock._src.system.files import locations
@@ -69,7 +68,6 @@ def test_recordings(tmp_path: Path, memory: MemoryFiles, name: str, make: Callab
         ]
         assert _messages(remote) == _messages(local) != []
     assert [str(found) for found in penstock.recordings.find([url])] == [url]
-    assert examine(url).messages == examine(tmp_path / name).messages == 2 * made.ROWS
 
 
 def test_a_series_in_a_directory_is_one_recording(tmp_path: Path, memory: MemoryFiles) -> None:
@@ -86,7 +84,8 @@ def test_a_cut_recording_is_counted(tmp_path: Path, memory: MemoryFiles) -> None
     memory.files["mem://cut.bag"] = data[: len(data) // 2]
     with pytest.raises(RecordingCorrupt, match=r"^mem://cut\.bag: byte .* it was cut"):
         penstock.recordings.open("mem://cut.bag")
-    assert 0 < examine("mem://cut.bag").messages < 2 * made.ROWS
+    with penstock.recordings.open("mem://cut.bag", on_corrupt="count") as recording:
+        assert 0 < sum(topic.count for topic in recording.topics) < 2 * made.ROWS and recording.losses
 
 
 @pytest.mark.parametrize("features", [making.FEATURES, making.IMAGE_FEATURES])

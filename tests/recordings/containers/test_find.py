@@ -79,7 +79,7 @@ def test_unfinished_bag_is_found_so_that_it_can_be_reported(tmp_path: Path) -> N
 def test_misspelt_path_names_what_is_near(tmp_path: Path) -> None:
     write_bag(tmp_path / "monday.bag", MESSAGES)
     for call in (recordings.open, lambda path: recordings.find([path])):
-        with pytest.raises(RecordingError, match=r"did you mean monday\.bag"):
+        with pytest.raises(RecordingError, match=r"did you mean 'monday\.bag'"):
             call(tmp_path / "mondey.bag")
 
 

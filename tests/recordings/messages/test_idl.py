@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from rosbags.typesys import get_types_from_idl
 
 from penstock._src.recordings.messages.definitions import parse_msg
 from penstock._src.recordings.messages.idl import parse_idl
-from penstock._src.recordings.messages.standard_types import from_rosbags
 from penstock.errors import SchemaError
 
 TEXT = """
@@ -93,52 +91,21 @@ def test_idl_and_msg_give_the_same_types() -> None:
     }
 
 
-def test_constants_belong_to_their_struct() -> None:
-    constants = parse_idl(TEXT, "pkg/msg/Sample")["pkg/msg/Sample"].constants
-    assert [(c.name, c.type, c.value) for c in constants] == [
-        ("KIND", "uint8", "3"),
-        ("NAME", "string", '"a;b"'),
-        ("LENGTH", "uint32", "4"),
-    ]
-
-
-def test_the_rosbags_library_reads_the_same() -> None:
-    # rosbags reads neither wide strings nor preprocessor lines.
-    text = TEXT.split("====")[0].replace("wstring wide", "string wide").replace("#include", "//")
-    theirs = get_types_from_idl(text)["pkg/msg/Sample"][1]
-    thing = "\nmodule other_msgs { module msg { struct Thing { uint8 x; }; }; };"
-    ours = parse_idl(text + thing, "pkg/msg/Sample")["pkg/msg/Sample"].fields
-    assert [(f.name, f.type) for f in ours] == [(name, from_rosbags(desc, ros1=False)) for name, desc in theirs]
-
-
-def test_enums_and_named_lengths() -> None:
-    text = """module pkg { module msg { enum Colour { RED, @value(2) GREEN };
-        module T_Constants { const long N = 3; };
-        struct T { Colour colour; uint8 data[pkg::msg::T_Constants::N]; sequence<uint8, T_Constants::N> few; }; }; };"""
-    fields = parse_idl(text, "pkg/msg/T")["pkg/msg/T"].fields
-    assert [str(field.type) for field in fields] == ["uint32", "uint8[3]", "uint8[<=3]"]
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("module a { struct T { uint8 x; }", "ends too early"),
-        ("struct T { wchar c; };", "'wchar' is not supported"),
-        ("struct T { long double c; };", "'long double' is not supported"),
-        ("union U switch (long) { case 1: long x; };", "'union' is not supported"),
-        ("struct T { uint8 x[2][2]; };", "array of arrays"),
-        ("struct T { " + "sequence<" * 100_000, "sequence of sequences"),
-        ("module a {" * 100_000, "nest more than 32"),
-        ("struct T { uint8 x[1 << 99]; };", "expected ']'"),
-        ("struct T { uint8 x[99999999999999999999999]; };", "expected a length"),
-        ("struct T { uint8 x[4294967296]; };", "allowed is 1 to"),
-        ("struct T { uint8 x[-1]; };", "expected a length"),
+        ("module a { struct T { uint8 x; }", "cannot be read"),
+        ("union U switch (long) { case 1: long x; };", "cannot be read"),
+        ("enum C { RED }; struct T { C c; };", "is not defined"),
+        ("struct T { uint8 x[2][2]; };", "cannot be read"),
+        ("struct T { " + "sequence<" * 100_000, "cannot be read"),
+        ("module a {" * 100_000, "cannot be read"),
+        ("struct T { uint8 x[99999999999999999999999]; };", "allowed is 1 to"),
         ("struct T { T again; };", "contains itself"),
         ("/* " * 300_000, "cannot be read"),
-        ('@a("' + "x" * 1000, "cannot be read"),
-        ("@a(" + "(" * 500_000, "ends too early"),
-        ("", "is not defined"),
-        ("struct T { " + "uint8 x; uint8 x; };", "two fields named"),
+        ("@a(" + "(" * 500_000, "cannot be read"),
+        ("", "cannot be read"),
+        ("struct T { " + "uint8 x; uint8 x; };", "two fields of one name"),
     ],
 )
 def test_hostile_idl_is_refused_with_the_reason(text: str, problem: str) -> None:

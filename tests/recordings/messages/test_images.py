@@ -25,7 +25,6 @@ def test_a_compressed_image_is_its_bytes() -> None:
     image = reader("sensor_msgs/CompressedImage")(bytes(16) + struct.pack("<I4sI3s", 4, b"jpeg", 3, b"\xff\xd8\xff"))
     assert isinstance(image, EncodedImage)
     assert (image.format, bytes(image.data)) == ("jpeg", b"\xff\xd8\xff")
-    assert repr(image) == "EncodedImage('jpeg', 3 bytes)"
 
 
 def test_a_raw_image_has_its_shape() -> None:

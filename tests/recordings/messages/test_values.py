@@ -92,7 +92,7 @@ def test_joints_without_names_go_by_position() -> None:
 
 
 def test_names_can_be_turned_off() -> None:
-    read = VectorReader(standard("sensor_msgs/JointState"), "position", names_path="")
+    read = VectorReader(standard("sensor_msgs/JointState"), "position", by_name=False)
     assert [read(joints({"a": 1, "b": 2})).tolist(), read(joints({"b": 3, "a": 4})).tolist()] == [[1, 2], [3, 4]]
 
 
@@ -197,14 +197,6 @@ def test_names_label_dimensions_where_the_message_has_none() -> None:
         read(doubles([1, 2, 3]))
     with pytest.raises(ConfigError, match="has 3 values and 2 names are given"):
         VectorReader(custom("float64[3] q"), "q", names=("x", "y"))
-
-
-def test_names_path_says_where_the_names_are() -> None:
-    decoder = custom("string[] labels\nfloat64[] q")
-    read = VectorReader(decoder, "q", names=("b",), names_path="labels")
-    assert read(struct.pack("<II1sI1s", 2, 1, b"a", 1, b"b") + doubles([1, 2])).tolist() == [2]
-    with pytest.raises(ConfigError, match="not an array of strings"):
-        VectorReader(decoder, "q", names_path="q")
 
 
 def test_integers_and_bytes_become_floats_of_their_own_memory() -> None:

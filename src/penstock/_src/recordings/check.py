@@ -13,21 +13,14 @@ from penstock._src import recordings
 from penstock._src.formats.findings import Findings, Severity
 from penstock._src.recordings.file_window import recover_hint
 from penstock._src.recordings.messages.decoder import MessageDecoder
-from penstock._src.recordings.messages.protobuf_schema import NO_PROTOBUF
+from penstock._src.recordings.messages.protobuf import NO_PROTOBUF
 from penstock._src.recordings.messages.schemas import ENCODINGS
 from penstock._src.recordings.recording import Recording, Topic
-from penstock._src.recordings.recovery.recover import examine
-from penstock._src.recordings.split import suffix_kind
 from penstock._src.system import units
 from penstock._src.system.files import RemotePath
 from penstock.errors import (
-    LimitExceeded,
     MessageError,
-    NotARecording,
-    RecordingCorrupt,
-    RecordingError,
     SchemaError,
-    UsageError,
 )
 
 # severity, kind, where, message, what to do
@@ -71,32 +64,8 @@ def check_recording(
     path: Path, tell: Tell, *, skew_ns: int = DEFAULT_SKEW_NS, reads_all: bool = True
 ) -> dict[str, int]:
     """Read a whole recording and report every fault, with counts of what was checked."""
-    try:
-        with recordings.open(path, on_corrupt="count") as recording:
-            return _check_open(recording, tell, skew_ns, reads_all)
-    except (RecordingCorrupt, LimitExceeded, NotARecording) as error:
-        if isinstance(error, NotARecording) and suffix_kind(path.name) is None:
-            raise
-        # It is a recording, and it cannot be read as it is: what it holds is lost until it is recovered.
-        return _examine(path, error, tell)
-
-
-def _examine(path: Path, problem: RecordingError | LimitExceeded, tell: Tell) -> dict[str, int]:
-    """What `recover` would give of a recording that cannot be opened, in its own numbers."""
-    try:
-        report = examine(path)
-    except UsageError:  # of a format that cannot be recovered
-        raise problem from None
-    if not report.messages and isinstance(problem, NotARecording):
-        raise problem
-    message = f"{problem.message}; recover saves {report.messages:,} messages, {report.lost_text}"
-    tell("loss", "unreadable", path, message, recover_hint(path))
-    return {
-        "topics": len(report.topics),
-        "messages": report.messages,
-        "lost": report.lost_count,
-        "bytes": report.bytes_in,
-    }
+    with recordings.open(path, on_corrupt="count") as recording:
+        return _check_open(recording, tell, skew_ns, reads_all)
 
 
 def _check_open(recording: Recording, tell: Tell, skew_ns: int, reads_all: bool) -> dict[str, int]:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, groupby
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from penstock._src.recordings.codecs import CODECS, decode_prefix, decompress_into
 from penstock._src.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
 from penstock._src.recordings.file_window import recover_hint
+from penstock._src.recordings.framing import Framing, Places
 from penstock._src.recordings.message_index import Chunks, TopicIndex
 from penstock._src.recordings.recovery.scan_bytes import FileBytes
 from penstock._src.system.closing import on_error
@@ -24,20 +25,6 @@ from penstock.errors import RecordingCorrupt
 # Reading past a gap of this size costs about what a second system call costs.
 _GAP_BYTES = 4096
 _PLAN_MESSAGES = 16384
-
-Places = NDArray[np.int64]
-
-
-class Framing(Protocol):
-    """How a container wraps one message."""
-
-    def unwrap(
-        self, data: NDArray[np.uint8], start: Places, span: Places, held: Places, topic_ids: NDArray[np.int32]
-    ) -> tuple[Places, Places, dict[int, str]]:
-        """Begin and end of the payloads in `data`, and {place: reason} for those that are broken.
-
-        A message begins at `start`, may span `span` bytes, of which `held` are in `data`.
-        """
 
 
 class _Messages(NamedTuple):
@@ -52,19 +39,6 @@ class _Messages(NamedTuple):
 
     def part(self, which: Any) -> _Messages:
         return _Messages(*(column[which] for column in self))
-
-
-class ChannelTopics:
-    """Which channels (or connections) carry which topics."""
-
-    def __init__(self, pairs: set[tuple[int, int]]) -> None:
-        self._pairs = np.array(sorted(channel << 32 | topic for channel, topic in pairs), np.uint64)
-
-    def belong(self, channels: NDArray[np.int64], topic_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """True for each message whose channel is of its topic."""
-        wanted = channels.astype(np.uint64) << np.uint64(32) | topic_ids.astype(np.uint64)
-        nearest = np.minimum(np.searchsorted(self._pairs, wanted), self._pairs.size - 1)
-        return np.asarray(self._pairs[nearest] == wanted)
 
 
 class _ChunkCache:

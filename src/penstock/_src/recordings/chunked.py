@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._src.recordings.chunk_fetch import ChunkFetcher, Framing
+from penstock._src.recordings.chunk_fetch import ChunkFetcher
 from penstock._src.recordings.fetch import Block
-from penstock._src.recordings.file_window import RecordingWindow
+from penstock._src.recordings.framing import Framing
 from penstock._src.recordings.message_index import (
     Chunks,
     RecordingIndex,
@@ -30,6 +30,7 @@ from penstock._src.recordings.recording import (
     as_readonly,
     span_of,
 )
+from penstock._src.recordings.recovery.scan_bytes import FileBytes
 from penstock._src.recordings.unpack import open_content
 from penstock._src.system.files import ByteSource
 from penstock.errors import RecordingError, os_errors
@@ -43,8 +44,7 @@ class ChunkedRecording(Recording):
 
     _index: tuple[TopicIndex, ...]
     _chunks: Chunks
-    _pairs: set[tuple[int, int]]  # (channel or connection, topic)
-    _framing: Framing
+    framing: ClassVar[type[Framing]]
 
     def __init__(self, path: Path, *, on_corrupt: OnCorrupt, notes: Sequence[str]) -> None:
         super().__init__(path, schemas=SchemaStore(), on_corrupt=on_corrupt)
@@ -56,11 +56,11 @@ class ChunkedRecording(Recording):
     def _scanned(self) -> tuple[RecordingIndex, DamageLog]:
         """The index as the records of the files have it, and what is lost."""
 
-    def _open_file(self, path: Path) -> RecordingWindow:
+    def _open_file(self, path: Path) -> FileBytes:
         """Open a file of the recording, unpacked where it is packed as a whole."""
         with os_errors(RecordingError, f"{path}: cannot be opened"):
             self._files.append(open_content(path))
-        return RecordingWindow(self._files[-1])
+        return FileBytes(path, source=self._files[-1])
 
     def _set_index(self, index: RecordingIndex) -> None:
         """Take what was found; topics are numbered anew, by their names."""
@@ -69,7 +69,7 @@ class ChunkedRecording(Recording):
         self._index = tuple(built[met] for met, _ in order)
         self._chunks = index.chunks.finish()
         number_of = {met: number for number, (met, _) in enumerate(order)}
-        self._pairs = {(channel, number_of[met]) for channel, met in index.pairs}
+        self._framing = self.framing({(channel, number_of[met]) for channel, met in index.pairs})
         self.start_ns, self.end_ns = time_range_ns(self._index)
         self.compression = span_of(self._chunks.codecs())
         self._set_topics([(*topic, built[met].times_ns.size) for met, topic in order])

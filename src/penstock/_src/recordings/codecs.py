@@ -15,11 +15,9 @@ from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 CODECS = ("none", "lz4", "bz2", "zstd")
 MAX_CHUNK_BYTES = 1 << 30
 
-# No valid stream expands further, so a larger claim is a lie that need not be allocated to be found out.
-# zstd has no such bound worth having (a run-length block makes 128 KiB of 4 bytes); MAX_CHUNK_BYTES guards it.
-_MOST_EXPANSION = {"lz4": 256, "bz2": 1 << 21, "zstd": 1 << 16}
+# What is small may be as empty as it likes (a black image); what is large must have cost something to store.
 _SMALL_BYTES = 64 << 20
-_MOST_LARGE_EXPANSION = 128
+_MOST_EXPANSION = 128
 _PREFIX_STEPS_BYTES = (1 << 20, 4096, 1)
 _STORED_SPARE_BYTES = 1 << 20
 
@@ -49,10 +47,7 @@ def check_sizes(path: Path, offset: int, codec: str, stored_bytes: int, raw_byte
                 limit=MAX_CHUNK_BYTES,
                 hint=f"the file is damaged or hostile; {recover_hint(path)}",
             )
-    most = (stored_bytes + 64) * _MOST_EXPANSION.get(codec, 1)
-    if raw_bytes > _SMALL_BYTES:
-        # What is small may be as empty as it likes (a black image); what is large must have cost something to store.
-        most = min(most, max(_SMALL_BYTES, stored_bytes * _MOST_LARGE_EXPANSION))
+    most = max(_SMALL_BYTES, stored_bytes * _MOST_EXPANSION)
     if codec != "none" and raw_bytes > most:
         raise LimitExceeded(
             f"{path}: byte {offset:,}: {stored_bytes:,} bytes of {codec} claim to decompress to {raw_bytes:,}, "

@@ -47,10 +47,6 @@ class Block:
     def __len__(self) -> int:
         return len(self.payloads)
 
-    def __repr__(self) -> str:
-        held = sum(len(payload) for payload in self.payloads if payload is not None)
-        return f"<Block {self.first}+{len(self.payloads)}: {held} bytes, {self.file_bytes} bytes of the file so far>"
-
     def release(self) -> None:
         """Give the buffer back: the payloads must not be used any more."""
         try:
@@ -172,7 +168,10 @@ def _unpack_block(block: Block, pool: BufferPool, path: Path, lose: Callable[[st
             target = view[at : at + size]
             at += size
             try:
-                _fill(payload, target, place, path)
+                if payload[:4] == ZSTD_MAGIC:
+                    decompress_into("zstd", payload, target, path, 0)
+                else:
+                    target[:] = payload
                 payloads.append(target.toreadonly())
             except RecordingCorrupt as error:
                 if lose is None:
@@ -188,23 +187,5 @@ def _size_of(payload: memoryview, place: int, path: Path) -> int:
     size = zstd_content_bytes(payload)
     if size is None:
         raise RecordingCorrupt(f"compressed message {place} does not state its size", path=str(path))
-    try:
-        check_sizes(path, 0, "zstd", len(payload), size)
-    except LimitExceeded as error:
-        raise LimitExceeded(
-            f"{path}: message {place}: {len(payload):,} bytes of zstd claim to become {size:,}; the limit is "
-            f"{error.limit:,}",
-            size=size,
-            limit=error.limit,
-        ) from error
+    check_sizes(path, 0, "zstd", len(payload), size)
     return size
-
-
-def _fill(payload: memoryview, target: memoryview, place: int, path: Path) -> None:
-    if payload[:4] != ZSTD_MAGIC:
-        target[:] = payload
-        return
-    try:
-        decompress_into("zstd", payload, target, path, 0)
-    except RecordingCorrupt as error:
-        raise RecordingCorrupt(f"message {place} of the request: {error.message}", path=str(path)) from error

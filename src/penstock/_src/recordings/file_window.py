@@ -57,18 +57,6 @@ class _RecordingErrors(files.ReadErrors):
 ERRORS = _RecordingErrors(RecordingError, RecordingCorrupt)
 
 
-class RecordingWindow(files.ByteWindow):
-    """Records at rising positions of a recording."""
-
-    def broken(self, message: str, offset: int) -> RecordingCorrupt:
-        return RecordingCorrupt(message, path=str(self.path), offset=offset, hint=recover_hint(self.path))
-
-    def at(self, offset: int, n_bytes: int, ahead: int = 0) -> bytes:
-        """Exactly `n_bytes` from `offset`."""
-        if offset + n_bytes > self.size_bytes:
-            what = f"the file ends after {self.size_bytes:,} bytes, inside a record that needs {n_bytes:,} from here"
-            raise self.broken(what, offset)
-        data = super().at(offset, n_bytes, ahead)
-        if len(data) < n_bytes:
-            raise self.broken(f"the file shrank while it was read: {n_bytes:,} bytes are missing", offset)
-        return data
+def corrupt(path: Path, message: str, offset: int) -> RecordingCorrupt:
+    """The error that a file is broken at a place."""
+    return RecordingCorrupt(message, path=str(path), offset=offset, hint=recover_hint(path))

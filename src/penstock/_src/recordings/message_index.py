@@ -200,28 +200,26 @@ class RecordingIndex:
     def discard_entries(self) -> None:
         """Forget the index records that were not flushed."""
         self._entries = bytearray()
-        self._columns = array("i"), array("i"), array("q"), array("q")  # topic, chunk, span, number of messages
+        self._columns = array("i"), array("i"), array("q")  # topic, chunk, number of messages
         self.entry_count = 0
 
-    def add_entries(self, topic: int, chunk: int, entries: bytes, count: int, span: int = 0) -> None:
-        """Index entries of one topic in one chunk; span 0: it follows from the message behind."""
+    def add_entries(self, topic: int, chunk: int, entries: bytes, count: int) -> None:
+        """Index entries of one topic in one chunk."""
         self._entries += entries
         self.entry_count += count
-        topics, chunks, spans, counts = self._columns  # not a loop: a bag has one of these for each chunk and topic
+        topics, chunks, counts = self._columns  # not a loop: a bag has one of these for each chunk and topic
         topics.append(topic)
         chunks.append(chunk)
-        spans.append(span)
         counts.append(count)
 
     def flush_entries(self, path: Path, unpack: Callable[[bytearray, Path], TimesAndOffsets]) -> None:
         """Make messages of all entries; called only between chunks. `unpack` gives times and offsets of records."""
         if not self._columns[0]:
             return
-        counts = np.array(self._columns[3], np.int64)
-        topic, chunk, known = (np.repeat(np.array(column), counts) for column in self._columns[:3])
+        counts = np.array(self._columns[2], np.int64)
+        topic, chunk = (np.repeat(np.array(column), counts) for column in self._columns[:2])
         times_ns, offset = unpack(self._entries, path)
         order, span = _in_file_order(chunk, offset, self.chunks, path)
-        span = np.where(known[order] > 0, known[order], span).astype(np.uint32)
         self.messages.add(topic[order], times_ns[order], chunk[order], offset[order].astype(np.uint32), span)
         self.discard_entries()
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from penstock._src.recordings.fetch import Block as Block
 from penstock._src.recordings.fetch import decompressed
-from penstock._src.recordings.file_window import unknown_loss
 from penstock._src.recordings.messages.decoder import MessageDecoder
 from penstock._src.recordings.messages.schemas import Schema, SchemaStore, several_types, type_name
 from penstock._src.recordings.split import SplitFiles
@@ -26,7 +25,7 @@ OnCorrupt = Literal["raise", "count"]
 
 # Record framing and a std_msgs/Header up to its stamp lie well within this, in every container.
 _HEADER_CLIP_BYTES = 512
-_EXAMPLE_MESSAGES = 16  # how many are looked at for the fields of JSON that nothing describes
+_EXAMPLE_MESSAGES = 16  # how many are looked at for the fields of JSON
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class Recording(Closing, ABC):
         self._on_corrupt: OnCorrupt = on_corrupt
         self._packed_messages = False  # one by one, as rosbag2 can
         self._lost: dict[int, NDArray[np.bool_]] = {}
-        self._by_example: dict[int, MessageDecoder] = {}
+        self._json_decoders: dict[int, MessageDecoder] = {}
 
     def __repr__(self) -> str:
         messages = sum(topic.count for topic in self.topics)
@@ -175,15 +174,15 @@ class Recording(Closing, ABC):
             decoder = self._schemas.decoder(schema, topic.encoding)
         except SchemaError as error:
             raise SchemaError(f"{self.path}: topic {topic.name}: {error.message}", hint=error.hint) from None
-        if topic.encoding == "json" and not decoder.message.fields:
-            from penstock._src.recordings.messages.schemas import json_decoder_by_example
+        if topic.encoding != "json":
+            return decoder
+        from penstock._src.recordings.messages.json_messages import JsonDecoder
 
-            if topic.id not in self._by_example:
-                first = self.payloads(topic, range(min(topic.count, _EXAMPLE_MESSAGES)))
-                whole = (payload for _, payload in first if payload is not None)
-                self._by_example[topic.id] = json_decoder_by_example(schema, whole)
-            return self._by_example[topic.id]
-        return decoder
+        if topic.id not in self._json_decoders:
+            first = self.payloads(topic, range(min(topic.count, _EXAMPLE_MESSAGES)))
+            whole = (payload for _, payload in first if payload is not None)
+            self._json_decoders[topic.id] = JsonDecoder(schema.type, whole)
+        return self._json_decoders[topic.id]
 
     def header_times_ns(self, topic: Topic) -> NDArray[np.int64]:
         """The stamps inside the messages, one per message number, reading little more than their bytes."""
@@ -198,7 +197,7 @@ class Recording(Closing, ABC):
         received_ns, unreadable = self.times_ns(topic), 0
         for number, payload in self.payloads(topic, clip_bytes=clip_bytes):
             try:
-                times_ns[number] = self._stamp_ns(decoder, topic, number, payload, clipped=clip_bytes is not None)
+                times_ns[number] = received_ns[number] if payload is None else decoder.header_stamp_ns(payload)
             except MessageError:
                 times_ns[number] = received_ns[number]
                 unreadable += 1
@@ -206,20 +205,6 @@ class Recording(Closing, ABC):
         if unreadable and note not in self.notes:
             self.notes.append(note)
         return times_ns
-
-    def _stamp_ns(
-        self, decoder: MessageDecoder, topic: Topic, number: int, payload: memoryview | None, *, clipped: bool
-    ) -> int:
-        """The header time of a message, of which the payload may be the beginning; of a lost one its receive time."""
-        if not clipped and payload is not None:
-            return decoder.header_stamp_ns(payload)
-        stamp_ns = None if payload is None or not clipped else decoder.stamp_of_start(payload)
-        if stamp_ns is not None:
-            return stamp_ns
-        for _, whole in self.payloads(topic, [number]) if clipped else ():
-            if whole is not None:
-                return decoder.header_stamp_ns(whole)
-        return int(self.times_ns(topic)[number])
 
     def _set_topics(self, topics: Sequence[tuple[str, str, Schema, int]]) -> None:
         """(name, encoding, schema, count) per topic, in the order of their ids."""
@@ -275,10 +260,6 @@ class Recording(Closing, ABC):
 
         return lose
 
-    def _lose_unknown(self, cause: str, where: str) -> None:
-        """Count a loss of unknown size."""
-        self._add_loss(unknown_loss(cause), 1, where)
-
     def _add_loss(self, cause: str, count: int, where: str) -> None:
         if count <= 0:
             return
@@ -293,19 +274,12 @@ class Recording(Closing, ABC):
             raise RecordingError(
                 f"{self.path}: fetch takes two 1-D arrays of one length, not {topic_ids.shape} and {numbers.shape}"
             )
-        if topic_ids.size == 0:
-            return
-        low, high = int(topic_ids.min()), int(topic_ids.max())
-        if low < 0 or high >= len(self.topics):
-            raise RecordingError(f"{self.path}: no topic with id {low if low < 0 else high}; it has {len(self.topics)}")
-        counts = np.array([topic.count for topic in self.topics], np.int64)[topic_ids]
-        wrong = np.flatnonzero((numbers < 0) | (numbers >= counts))
+        counts = np.array([topic.count for topic in self.topics] + [0], np.int64)
+        known = np.where((topic_ids >= 0) & (topic_ids < len(self.topics)), topic_ids, -1)
+        wrong = np.flatnonzero((numbers < 0) | (numbers >= counts[known]))
         if wrong.size:
-            at = int(wrong[0])
-            topic = self.topics[int(topic_ids[at])]
-            raise RecordingError(
-                f"{self.path}: topic {topic.name} has {topic.count} messages; number {int(numbers[at])} was asked for"
-            )
+            topic_id, number = int(topic_ids[wrong[0]]), int(numbers[wrong[0]])
+            raise RecordingError(f"{self.path}: the topic with id {topic_id} has no message {number}")
 
 
 def shared_names(topics: Sequence[tuple[str, str, int]]) -> dict[int, str]:

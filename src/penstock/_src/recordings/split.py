@@ -16,6 +16,7 @@ from penstock._src.recordings.file_window import ERRORS, plain_name, recover_hin
 from penstock._src.recordings.metadata import Metadata
 from penstock._src.recordings.unpack import is_packed, unpacked_head
 from penstock._src.system.files import as_path, matches, open_source, walk
+from penstock._src.system.units import name_hint
 from penstock.errors import NotARecording, RecordingError
 
 _SHOWN_BYTES = 16  # of a file that is no recording
@@ -250,11 +251,8 @@ def natural_key(text: str) -> list[tuple[int, int, str]]:
 
 
 def _near(path: Path) -> str | None:
-    import difflib
-
     try:
         names = [entry.name for entry in path.parent.iterdir()]
     except OSError:
         return f"the directory {path.parent} is not there"
-    close = difflib.get_close_matches(path.name, names, n=3)
-    return f"did you mean {', '.join(close)}?" if close else None
+    return name_hint(path.name, sorted(names), "the directory has:")

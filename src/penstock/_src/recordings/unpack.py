@@ -60,12 +60,6 @@ def unpacked_file(path: Path) -> Iterator[Path]:
         yield Path(target.name)
 
 
-def unpack_prefix(path: Path, target: Path) -> tuple[int, bool]:
-    """Decompress as far as it goes into a new file at `target`; its bytes, and whether that was all."""
-    with target.open("xb") as file:
-        return _unpack_prefix(path, file, target.parent)
-
-
 def _packed(path: Path) -> Any:
     """What pyarrow reads the packed bytes from."""
     import pyarrow as pa
@@ -74,16 +68,13 @@ def _packed(path: Path) -> Any:
     return pa.OSFile(file) if isinstance(file, str) else pa.PythonFile(file, "r")
 
 
-def limit_bytes(path: Path, directory: Path) -> int:
-    """How large the content of a packed file may become: what the disk has, and what no bomb has."""
-    free = shutil.disk_usage(directory).free - _SPARE_BYTES
-    return max(0, min(free, max(_SMALL_BYTES, _MOST_EXPANSION * path.stat().st_size)))
-
-
-def _unpack_prefix(path: Path, target: IO[bytes], directory: Path) -> tuple[int, bool]:
+def unpack_prefix(path: Path, target: IO[bytes], directory: Path) -> tuple[int, bool]:
+    """Decompress as far as it goes; bytes that came, and whether that was all. `directory`: where the target lies."""
     import pyarrow as pa
 
-    limit = limit_bytes(path, directory)
+    # What the disk has, and what no bomb has.
+    free = shutil.disk_usage(directory).free - _SPARE_BYTES
+    limit = max(0, min(free, max(_SMALL_BYTES, _MOST_EXPANSION * path.stat().st_size)))
 
     def take(piece: bytes) -> None:
         done = target.tell() + len(piece)
@@ -104,7 +95,7 @@ def _unpack_prefix(path: Path, target: IO[bytes], directory: Path) -> tuple[int,
 def _unpack(path: Path, target: IO[bytes]) -> None:
     import tempfile
 
-    done, is_all = _unpack_prefix(path, target, Path(tempfile.gettempdir()))
+    done, is_all = unpack_prefix(path, target, Path(tempfile.gettempdir()))
     if not is_all:
         what = f"zstd content breaks off after {done:,} bytes"
         raise RecordingCorrupt(what, path=str(path), hint=recover_hint(path))

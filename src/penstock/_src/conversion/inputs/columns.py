@@ -250,7 +250,7 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
             offset=source.offset,
             unit=source.unit,
             # Names for the whole vector go by position; a joint that is wanted by name is found by name.
-            names_path="" if feature.names and not source.names else None,
+            by_name=bool(source.names or not feature.names),
         )
         value = _first_vector(recording, topic, reader)
         if value.size == 0:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._src.recordings.chunk_fetch import ChannelTopics, Places
 from penstock._src.recordings.codecs import StoredChunk
 from penstock._src.recordings.file_window import NO_RECORD
+from penstock._src.recordings.framing import Framing, Places, UsualMessages
 from penstock._src.recordings.mcap import records as r
 from penstock._src.recordings.recovery.scan_bytes import ChunkBytes, ScanBytes, ScannedRecord, is_padding, pieces
 
@@ -168,52 +168,27 @@ def _is_believable(source: ScanBytes, record: ScannedRecord, end: int, inner: bo
     return after.state == "whole" or (strong and after.state == "cut")
 
 
-def _has_next_record(raw: bytes, at: int) -> bool:
-    """True when a record follows a message before the next message, or nothing but zeros."""
-    source = ChunkBytes(raw)
-    return parse_record(source, at, len(raw), inner=True).state != "bad" or is_padding(source, at, len(raw))
-
-
-class McapFraming:
+class McapFraming(Framing):
     """Messages: kind, length, channel, sequence, two times, data."""
 
-    def __init__(self, topics_of_channels: ChannelTopics) -> None:
-        self._known = topics_of_channels
+    message_op = r.OP_MESSAGE
+    parse = staticmethod(parse_record)
 
-    def unwrap(
-        self, data: NDArray[np.uint8], start: Places, span: Places, held: Places, topic_ids: NDArray[np.int32]
-    ) -> tuple[Places, Places, dict[int, str]]:
+    def usual(self, data: NDArray[np.uint8], start: Places, span: Places, held: Places) -> UsualMessages | None:
         before = r.RECORD_HEAD_BYTES + r.MESSAGE_HEAD_BYTES
-        fits = np.minimum(span, held) >= before
         if data.size < before:
-            fits[:] = False
-            data = np.zeros(before, np.uint8)
+            return None
+        fits = np.minimum(span, held) >= before
         heads = data[np.where(fits, start, 0)[:, None] + np.arange(before)]
-        kind = heads[:, 0]
         length = np.ascontiguousarray(heads[:, 1:9]).view("<u8")[:, 0]
         channel = np.ascontiguousarray(heads[:, 9:11]).view("<u2")[:, 0].astype(np.int64)
-        # Compared without adding to it: a length near 2⁶⁴ would wrap around to a small one.
-        room = np.maximum(span - r.RECORD_HEAD_BYTES, 0).astype(np.uint64)
-        whole = (length >= r.MESSAGE_HEAD_BYTES) & (length <= room)
-        good = fits & (kind == r.OP_MESSAGE) & whole & self._known.belong(channel, topic_ids)
-        broken: dict[int, str] = {}
-        # A message ends where the next one begins; what is between them otherwise is looked at one by one.
-        for place in np.flatnonzero(good & (length < room) & (held == span)).tolist():
-            end = int(length[place]) + r.RECORD_HEAD_BYTES
-            if not _has_next_record(data[start[place] : start[place] + span[place]].tobytes(), end):
-                broken[place] = "its length is broken: no record begins where it ends"
-                good[place] = False
-        for place in np.flatnonzero(~good).tolist():
-            if place in broken:
-                continue
-            if not fits[place]:
-                broken[place] = f"{int(min(span[place], held[place]))} bytes are too few for a message record"
-            elif kind[place] != r.OP_MESSAGE:
-                broken[place] = f"a record of kind {int(kind[place])} lies where the index names a message"
-            elif not whole[place]:
-                broken[place] = f"its record claims {int(length[place]):,} bytes, and {int(span[place]):,} are left"
-            else:
-                broken[place] = f"it belongs to channel {int(channel[place])}, which is not of this topic"
-        begin = np.where(good, start + before, 0)
-        full = np.where(good, length, 0).astype(np.int64) + r.RECORD_HEAD_BYTES
-        return begin, np.where(good, start + np.minimum(full, held), 0), broken
+        # Larger ones would be negative numbers.
+        which = fits & (heads[:, 0] == r.OP_MESSAGE) & (length >= r.MESSAGE_HEAD_BYTES) & (length < _LONGEST_BYTES)
+        return UsualMessages(which, before, length.astype(np.int64) - r.MESSAGE_HEAD_BYTES, channel)
+
+    def channel_and_head(self, raw: bytes, record: ScannedRecord) -> tuple[int, int]:
+        return int.from_bytes(raw[record.data_at : record.data_at + 2], "little"), record.data_at + r.MESSAGE_HEAD_BYTES
+
+    def has_next_record(self, source: ChunkBytes, record: ScannedRecord) -> bool:
+        end = source.size_bytes
+        return parse_record(source, record.end, end, inner=True).state != "bad" or is_padding(source, record.end, end)

@@ -20,9 +20,9 @@ from penstock._src.recordings.mcap.writer import McapWriter
 from penstock._src.recordings.message_index import RecordingIndex
 from penstock._src.recordings.messages.schemas import type_name
 from penstock._src.recordings.metadata import FileFacts, TopicFacts
-from penstock._src.recordings.recovery.record_walk import UNFINISHED, ChunkWalk, ScanSink, crc_of
+from penstock._src.recordings.recovery.record_walk import ChunkWalk, ScanSink, crc_of
 from penstock._src.recordings.recovery.report import DamageLog
-from penstock._src.recordings.recovery.scan_bytes import FileBytes, ScanBytes, ScannedRecord, pieces
+from penstock._src.recordings.recovery.scan_bytes import FileBytes, ScanBytes, ScannedRecord
 from penstock._src.recordings.recovery.scan_index import IndexSink
 
 _MOST_MESSAGES = 1 << 40
@@ -31,18 +31,18 @@ _HEAD_AT = len(r.MAGIC)
 
 
 def recover_mcap(source: FileBytes, target: Path, log: DamageLog, facts: FileFacts, *, keep_suspect: bool) -> None:
-    """Write every message, attachment and metadata record that can be read to a new file at `target`."""
+    """Write every message that can be read to a new file at `target`."""
     survey = survey_mcap(source)
     with McapWriter(target, profile=survey.profile, codec=survey.codec) as writer:
         sink = _McapCopy(writer, facts)
-        McapScan(sink, log, survey, source.path, writer=writer, keep_suspect=keep_suspect).run(source)
+        McapScan(sink, log, survey, source.path, keep_suspect=keep_suspect).run(source)
 
 
 def index_mcap(source: FileBytes, log: DamageLog, index: RecordingIndex, file: int = 0) -> None:
     """Add every message that is whole to an index; `log` counts what is lost."""
 
     def topic_of(channel: bytes, schema: bytes | None) -> int:
-        return r.topic_number(index.topics, r.read_channel(channel), None if schema is None else r.read_schema(schema))
+        return r.topic_number(index.topics, channel, schema)
 
     sink = IndexSink(index, topic_of, source.size_bytes, file)
     McapScan(sink, log, survey_mcap(source), source.path).run(source)
@@ -59,7 +59,9 @@ class _McapCopy:
 
     def channel(self, number: int, described: bytes, more: bytes | None) -> int:
         written = self._writer.channel(described, more)
-        topic = self._topics[written] = topic_facts(described, more)
+        facts = r.channel_facts(described, more)
+        topic = TopicFacts(facts.name, facts.type, facts.encoding, facts.qos, facts.type_hash)
+        self._topics[written] = topic
         self._facts.topics.setdefault(topic, 0)
         return written
 
@@ -75,7 +77,7 @@ class _McapCopy:
 
 
 class McapScan(ChunkWalk):
-    """The walk that decides what a file holds; `writer` takes what is no message."""
+    """The walk that decides what a file holds."""
 
     chunk_op = r.OP_CHUNK
     parse = staticmethod(parse_record)
@@ -89,17 +91,16 @@ class McapScan(ChunkWalk):
         survey: McapSurvey,
         path: Path,
         *,
-        writer: McapWriter | None = None,
         keep_suspect: bool = False,
     ) -> None:
         channels, has_checksums = dict(survey.channels), survey.has_checksums
         super().__init__(sink, log, path, channels=channels, has_checksums=has_checksums, keep_suspect=keep_suspect)
-        self._writer = writer
         self._survey = survey
         self._schemas = dict(survey.schemas)
         self._seen_ns: int | None = None
         self._has_end = False
         self._summary_count = 0
+        self._left_out = 0
 
     def run(self, source: FileBytes) -> None:
         begin, end = self.log.mark(), source.size_bytes
@@ -110,7 +111,7 @@ class McapScan(ChunkWalk):
         self.walk(source, _HEAD_AT, end)
         self.close_chunk(end)
         if not self._has_end:
-            self.log.add_end(source.size_bytes, UNFINISHED)
+            self.log.add_end(source.size_bytes)
         expected = self._survey.messages
         if expected is None and self.log.written < self._summary_count < _MOST_MESSAGES:
             expected = self._summary_count  # a summary that proves nothing else may still prove that some are missing
@@ -118,6 +119,8 @@ class McapScan(ChunkWalk):
             self.log.resolve_unknown(begin, expected, (0, source.size_bytes), "messages that the summary counts")
         for channel in sorted(self.channels):
             self.number(channel)
+        if self._left_out:
+            self.log.notes.append(f"{self._left_out:,} attachments, metadata and private records are not copied")
 
     # What the walk asks for
 
@@ -145,10 +148,9 @@ class McapScan(ChunkWalk):
         content = self.channels[channel]
         schema_id = struct.unpack_from("<H", content, 2)[0]
         schema = self._schemas.get(schema_id)
-        facts = topic_facts(content, schema)
+        facts = r.channel_facts(content, schema)
         if schema is None and schema_id:
-            self.log.notes.append(f"{facts.name}: its schema is lost; the messages are kept without one")
-            self.log.lost_parts += 1
+            self.log.add(0, 0, f"the schema of {facts.name} is lost; its messages are kept without one")
         return facts.name, type_name(facts.type), content, schema
 
     def take(self, source: ScanBytes, record: ScannedRecord, end: int, inner: bool) -> int:
@@ -158,33 +160,22 @@ class McapScan(ChunkWalk):
             self._take_message(source, record, inner)
         elif record.op == r.OP_CHUNK:
             return self.take_chunk(source, record, end)
-        elif record.op == r.OP_MESSAGE_INDEX and self._is_disguised_message(source, record):
-            self.log.add(record.at, record.end, "a message whose kind is broken", 1)
+        elif record.op == r.OP_MESSAGE_INDEX and self.chunk is None:
+            self.log.add(record.at, record.end, "a message index without a chunk, which may have been a message", 1)
         elif record.op == r.OP_MESSAGE_INDEX:
             channel = int.from_bytes(source.at(record.data_at, 2), "little")
             self.take_index(record, channel, (record.length - 6) // 16)
-        elif record.op == r.OP_ATTACHMENT:
-            self._take_attachment(source, record)
         elif record.op == r.OP_DATA_END:
             self._take_data_end(source, record)
-        elif record.op in (r.OP_SCHEMA, r.OP_CHANNEL, r.OP_METADATA):
-            self._take_small(source, record)
+        elif record.op in (r.OP_SCHEMA, r.OP_CHANNEL):
+            self._take_definition(source, record)
         elif record.op == r.OP_STATISTICS and self._has_end:
             self._summary_count = int.from_bytes(source.at(record.data_at, 8), "little")
-        elif record.op > r.OP_DATA_END:
-            self.log.add(
-                record.at, record.end, f"a record of the private kind {record.op:#04x}, which is not copied", 0
-            )
-            self.log.lost_parts += 1
+        elif record.op in (r.OP_ATTACHMENT, r.OP_METADATA) or record.op > r.OP_DATA_END:
+            self._left_out += 1
         elif not self._has_end and (record.op != r.OP_HEADER or record.at != _HEAD_AT):
             self.log.add(record.at, record.end, f"a record of kind {record.op} where messages should be")
         return record.end
-
-    def _is_disguised_message(self, source: ScanBytes, record: ScannedRecord) -> bool:
-        """An index lies behind its chunk and says how long its entries are; a message has its sequence number there."""
-        entries_bytes = int.from_bytes(source.at(record.data_at + 2, 4), "little")
-        is_odd = self.chunk is None and entries_bytes != record.length - 6
-        return is_odd and believable_message(source, record.data_at, self.channels, self._seen_ns)
 
     def _is_disguised_index(self, source: ScanBytes, record: ScannedRecord, inner: bool) -> bool:
         """True for a message index that one bit has made a message: it follows a chunk, and its own length fits.
@@ -211,7 +202,7 @@ class McapScan(ChunkWalk):
         if channel in self.channels:
             self._seen_ns = time_ns
 
-    def _take_small(self, source: ScanBytes, record: ScannedRecord) -> None:
+    def _take_definition(self, source: ScanBytes, record: ScannedRecord) -> None:
         if record.length > r.MAX_SMALL_RECORD_BYTES:
             self.log.add(*self.place(source, record.at, record.end), "a definition of an impossible size", 0)
             return
@@ -221,35 +212,9 @@ class McapScan(ChunkWalk):
             if self._schemas.get(number) != content:
                 self._schemas[number] = content
                 self.numbers.clear()
-        elif record.op == r.OP_CHANNEL:
-            if self.channels.get(number) != content:
-                self.channels[number] = content
-                self.numbers.pop(number, None)
-        elif not self._has_end and self._writer is not None:
-            name_bytes = struct.unpack_from("<I", content)[0]
-            self._writer.metadata(content, content[4 : 4 + name_bytes])
-
-    def _take_attachment(self, source: ScanBytes, record: ScannedRecord) -> None:
-        at = record.data_at
-        head = source.at(at, 16)
-        sizes = []
-        used = 16
-        for width in (4, 4, 8):
-            sizes.append(int.from_bytes(source.at(at + used, width), "little"))
-            used += width + sizes[-1]
-        claimed = struct.unpack("<I", source.at(at + used, 4).ljust(4, b"\0"))[0]
-        if used + 4 > record.length or (claimed and crc_of(source, at, at + used) != claimed):
-            self.log.add(record.at, record.end, "an attachment that fails its CRC", 0)
-            self.log.lost_parts += 1
-            return
-        if self._writer is None:
-            return
-        name = source.at(at + 20, sizes[0])
-        media = source.at(at + 24 + sizes[0], sizes[1])
-        index = head + struct.pack("<Q", sizes[2]) + struct.pack("<I", len(name)) + name
-        index += struct.pack("<I", len(media)) + media
-        content = (piece for _, piece in pieces(source, at, record.end))
-        self._writer.attach(record.length, content, index)
+        elif self.channels.get(number) != content:
+            self.channels[number] = content
+            self.numbers.pop(number, None)
 
     def _take_data_end(self, source: ScanBytes, record: ScannedRecord) -> None:
         self._has_end = True
@@ -261,12 +226,15 @@ class McapScan(ChunkWalk):
 
 @dataclass
 class McapSurvey:
-    """What the beginning and the end of a file tell before it is scanned."""
+    """What the beginning and the end of a file tell; `problem`: why its summary cannot be trusted."""
 
+    problem: str = "no footer: its recorder did not finish"
     profile: str = ""
     codec: str = "none"
     has_checksums: bool = False
+    summary_at: int = 0
     messages: int | None = None
+    counts: dict[int, int] | None = None  # by channel
     schemas: dict[int, bytes] = field(default_factory=dict)
     channels: dict[int, bytes] = field(default_factory=dict)
 
@@ -282,7 +250,7 @@ def survey_mcap(source: FileBytes) -> McapSurvey:
         if record.op == r.OP_CHUNK and (head := chunk_head(source, record, source.size_bytes)):
             survey.codec = head.codec if head.codec in CODECS else "none"
             survey.has_checksums = head.crc != 0
-        if record.state != "whole" or record.op == r.OP_CHUNK:
+        if record.state != "whole" or record.op in (r.OP_CHUNK, r.OP_MESSAGE):
             break
         at = record.end
     _read_summary(source, survey)
@@ -294,12 +262,16 @@ def _read_summary(source: FileBytes, survey: McapSurvey) -> None:
     footer = r.read_footer(source.at(footer_at, r.FOOTER_BYTES + _HEAD_AT)) if footer_at >= _HEAD_AT else None
     if footer is None:
         return
-    summary_at, claimed = footer
-    is_proven = not claimed or (summary_at >= _HEAD_AT and crc_of(source, summary_at, footer_at + 25) == claimed)
-    at = summary_at or footer_at
+    at, claimed = footer
+    survey.summary_at, survey.problem = at, ""
+    if not _HEAD_AT <= at <= footer_at:
+        survey.problem = "no summary"
+    elif claimed and (crc := crc_of(source, at, footer_at + 25)) != claimed:
+        survey.problem = f"its summary is broken: CRC {crc:#010x}, claimed {claimed:#010x}"
     while _HEAD_AT <= at < footer_at:
         record = parse_record(source, at, footer_at, inner=False)
         if record.state != "whole" or record.length > r.MAX_SMALL_RECORD_BYTES:
+            survey.problem = survey.problem or f"its summary is broken: {record.why or 'a record is too large'}"
             return
         content = source.at(record.data_at, record.length)
         if record.op == r.OP_SCHEMA:
@@ -309,8 +281,8 @@ def _read_summary(source: FileBytes, survey: McapSurvey) -> None:
         elif record.op == r.OP_CHUNK_INDEX:
             survey.has_checksums = True  # as every writer of chunks does; what is kept unverified is reported
             survey.codec = _chunk_index_codec(content) or survey.codec
-        elif record.op == r.OP_STATISTICS and is_proven:
-            survey.messages = struct.unpack_from("<Q", content)[0]
+        elif record.op == r.OP_STATISTICS and not survey.problem:
+            survey.messages, survey.counts = r.read_statistics(content)
         at = record.end
 
 
@@ -319,19 +291,3 @@ def _chunk_index_codec(content: bytes) -> str:
     at = 36 + int.from_bytes(content[32:36], "little") + 8
     name, _ = r.text_at(content, at)
     return name if name in CODECS else ""
-
-
-def topic_facts(channel: bytes, schema: bytes | None) -> TopicFacts:
-    name, used = r.text_at(channel, 4)
-    encoding, used = r.text_at(channel, used)
-    metadata, at = {}, used + 4
-    while at < len(channel):
-        key, at = r.text_at(channel, at)
-        metadata[key], at = r.text_at(channel, at)
-    return TopicFacts(
-        name=name,
-        type="" if schema is None else r.text_at(schema, 2)[0],
-        encoding=encoding,
-        qos=metadata.get("offered_qos_profiles", ""),
-        type_hash=metadata.get("topic_type_hash", ""),
-    )

@@ -1,4 +1,4 @@
-"""Writing mcap files: chunks with checksums and indexes, attachments, metadata, and a summary."""
+"""Writing mcap files: chunks with checksums and indexes, and a summary."""
 
 from __future__ import annotations
 
@@ -59,8 +59,6 @@ class McapWriter:
         self._announced: set[tuple[int, int]] = set()
         self._counts: dict[int, int] = {}
         self._chunk_indexes: list[bytes] = []
-        self._attachment_indexes: list[bytes] = []
-        self._metadata_indexes: list[bytes] = []
         self._range_ns: tuple[int, int] | None = None
         with os_errors(RecordingError, f"{self.path}: cannot be written"):
             self._file = open(self.path, "xb")  # noqa: SIM115 - lives as long as the writer
@@ -104,12 +102,7 @@ class McapWriter:
         used_ids = set(used.values())
         if wanted not in used_ids:
             return wanted
-        number = (
-            max(used_ids) + 1
-            if max(used_ids) < _MAX_ID
-            else next(n for n in range(1, _MAX_ID + 1) if n not in used_ids)
-        )
-        return number
+        return next(number for number in range(1, _MAX_ID + 1) if number not in used_ids)
 
     def write(self, channel: int, head: bytes, payload: bytes) -> None:
         """Append a message; `head`: sequence, log time and publish time as they lie in a record."""
@@ -161,22 +154,6 @@ class McapWriter:
             + struct.pack("<QQ", len(stored), len(chunk.data))
         )
 
-    def attach(self, n_bytes: int, content: Iterable[bytes], index: bytes) -> None:
-        """Copy an attachment's content piece by piece; `index`: log and create time, data size, name and media type."""
-        self._end_chunk()
-        begin = self._at
-        self._write(struct.pack("<BQ", r.OP_ATTACHMENT, n_bytes))
-        for piece in content:
-            self._write(piece)
-        self._attachment_indexes.append(struct.pack("<QQ", begin, self._at - begin) + index)
-
-    def metadata(self, content: bytes, name: bytes) -> None:
-        """Copy a metadata record."""
-        self._end_chunk()
-        begin = self._at
-        self._write(record(r.OP_METADATA, content))
-        self._metadata_indexes.append(struct.pack("<QQ", begin, self._at - begin) + _text(name))
-
     def close(self) -> None:
         """Write the summary; the file is complete afterwards."""
         if self._file.closed:
@@ -196,8 +173,6 @@ class McapWriter:
             (r.OP_CHANNEL, [content for (kind, _), content in self._records.items() if kind == r.OP_CHANNEL]),
             (r.OP_STATISTICS, [self._statistics()]),
             (r.OP_CHUNK_INDEX, self._chunk_indexes),
-            (r.OP_ATTACHMENT_INDEX, self._attachment_indexes),
-            (r.OP_METADATA_INDEX, self._metadata_indexes),
         ]
         for kind, contents in groups:
             begin = self._at
@@ -216,8 +191,8 @@ class McapWriter:
             sum(self._counts.values()),
             len(self._schemas),
             len(self._channels),
-            len(self._attachment_indexes),
-            len(self._metadata_indexes),
+            0,  # attachments
+            0,  # metadata records
             len(self._chunk_indexes),
         )
         return (

@@ -1,9 +1,9 @@
 """Messages to values: ROS 1 serialisation and ROS 2 CDR, by interpretation of the definition inside the recording.
 
-No code is generated. A Decoder turns the definition into steps once; a reader then makes one walk per message,
-skips what was not requested and stops after the last requested field.
+No code is generated. A decoder turns the definition into steps once; a reader then makes one walk per message, moves
+over what was not requested and stops after the last requested field.
 
-    decoder = Decoder(definitions, "sensor_msgs/msg/JointState", "cdr")
+    decoder = RosDecoder(definitions, "sensor_msgs/msg/JointState", "cdr")
     read = decoder.reader(["header.stamp", "position"])
     stamp_ns, position = read(payload)
 """
@@ -11,29 +11,33 @@ skips what was not requested and stops after the last requested field.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from struct import Struct
+from operator import itemgetter
 from struct import error as StructError
-from typing import Any, Literal
+from typing import Any
 
+from penstock._src.recordings.messages import steps as s
 from penstock._src.recordings.messages.decoder import MessageDecoder, Payload, Reader
 from penstock._src.recordings.messages.definitions import (
+    DURATION_TYPE,
     HEADER_TYPE,
+    SEQUENCE,
+    TIME_TYPE,
     FieldType,
     MessageDef,
     check_definitions,
+    definition_of,
     normalise_type,
 )
-from penstock._src.recordings.messages.paths import FieldPath, PathPart, follow, parse_path
-from penstock._src.recordings.messages.steps import CDR_BIG, CDR_LITTLE, NS_PER_S, ROS1, Step
-from penstock._src.recordings.messages.walk import FieldSelection, MessageWalk, TypeTable
+from penstock._src.recordings.messages.paths import ArraySlice, FieldPath, PathPart, follow, parse_path, select
 from penstock.errors import MessageError, SchemaError
 
-Encoding = Literal["ros1", "cdr"]
-
 _CDR_HEADER_BYTES = 4
-# ROS 1: seq u32, then the stamp; CDR: encapsulation u32, then the stamp.
-_STAMP_END_BYTES = 12
 _BARE_STAMP = "timestamp"  # what foxglove's messages begin with instead of a header
+_TIMES = {"time": "time", TIME_TYPE: "time", "duration": "duration", DURATION_TYPE: "duration"}
+_MAX_LEAST_BYTES = 1 << 30
+
+Tree = dict[str, "Tree | None"]
+"""The fields that are wanted of a message, by name; None: all of it."""
 
 
 class RosDecoder(MessageDecoder):
@@ -41,28 +45,21 @@ class RosDecoder(MessageDecoder):
 
     stamp_is_first = True
 
-    def __init__(self, definitions: Mapping[str, MessageDef], type_name: str, encoding: Encoding) -> None:
+    def __init__(self, definitions: Mapping[str, MessageDef], type_name: str, encoding: str) -> None:
         if encoding not in ("ros1", "cdr"):
             raise SchemaError(f"messages in the encoding {encoding!r} cannot be decoded; known are 'ros1' and 'cdr'")
         self.type_name = normalise_type(type_name)
-        self.encoding: Encoding = encoding
+        self.encoding = encoding
         self.definitions = definitions
         check_definitions(definitions, self.type_name)
-        dialects = (ROS1,) if encoding == "ros1" else (CDR_LITTLE, CDR_BIG)
-        self._types = {dialect.order: TypeTable(definitions, dialect) for dialect in dialects}
-        self.message = self._types["<"].message(self.type_name)
-        self._types["<"].least_message_bytes(self.type_name)
+        self.message = definition_of(self.type_name, definitions)
+        dialects = (s.ROS1,) if encoding == "ros1" else (s.CDR_LITTLE, s.CDR_BIG)
+        self._walks = {dialect.order: _Walks(definitions, dialect) for dialect in dialects}
+        self._walks["<"].steps(self.type_name, {}, self.type_name)  # what cannot be walked is a SchemaError now
         self.stamp_offset = self._find_stamp()
-        # It begins with a std_msgs/Header, or with a time called `timestamp` as foxglove's do.
         self.has_header = self.stamp_offset is not None
-        self._stamps = {
-            order: Struct(order + (ROS1 if encoding == "ros1" else CDR_LITTLE).time_codes).unpack_from
-            for order in self._types
-        }
+        self._stamps = {dialect.order: dialect.time_struct("time").unpack_from for dialect in dialects}
         self._whole: Reader | None = None
-
-    def __repr__(self) -> str:
-        return f"Decoder({self.type_name}, {self.encoding}, {len(self.message.fields)} fields)"
 
     def header_stamp_ns(self, payload: Payload) -> int:
         """The time in the message's header; only the payload's first bytes are touched."""
@@ -79,157 +76,248 @@ class RosDecoder(MessageDecoder):
                 f"{self.type_name}.header.stamp: needs 8 bytes at byte {self.stamp_offset} of the message, "
                 f"{max(0, len(payload) - self.stamp_offset)} are left"
             ) from None
-        return int(seconds) * NS_PER_S + int(nanoseconds)
-
-    def stamp_of_start(self, start: Payload) -> int | None:
-        return self.header_stamp_ns(start) if len(start) >= _STAMP_END_BYTES else None
+        return int(seconds) * s.NS_PER_S + int(nanoseconds)
 
     def reader(self, paths: Sequence[str | FieldPath]) -> Reader:
-        """A function from a payload to the values at the paths, in their order; '.' is the whole message.
-
-        Arrays of numbers are views into the payload: copy what must outlive it.
-        """
         parsed = [parse_path(path) if isinstance(path, str) else path for path in paths]
         for path in parsed:
             self.field_at(path)
-        # Big-endian messages are rare: their plan is made when the first one comes.
-        plans = {"<": _plan(self._types["<"], self.type_name, parsed)}
-        type_name, types_by_order = self.type_name, self._types
+        tree = _tree([path.parts for path in parsed])
+        walks: dict[str, tuple[s.Step, ...]] = {}
+        getters = [_getter(tree, path.parts, self.type_name) for path in parsed]
+        type_name, is_cdr = self.type_name, self.encoding == "cdr"
 
-        def read_ros1(payload: Payload) -> tuple[Any, ...]:
-            body = payload if type(payload) is memoryview else memoryview(payload)
-            values: list[Any] = []
+        def read(payload: Payload) -> tuple[Any, ...]:
+            order, body = "<", memoryview(payload)
+            if is_cdr:
+                order, body = _byte_order(payload, type_name), body[_CDR_HEADER_BYTES:]
+            steps = walks.get(order)
+            if steps is None:
+                steps = walks[order] = self._walks[order].steps(type_name, tree, type_name, stop_early=True)
+            out: dict[str, Any] = {}
             position = 0
             for step in steps:
-                position = step(body, position, values)
-            return tuple(values) if arrange is None else arrange(values)
+                position = step(body, position, out)
+            return tuple([get(out) for get in getters])
 
-        def read_cdr(payload: Payload) -> tuple[Any, ...]:
-            order = _byte_order(payload, type_name)
-            if order not in plans:
-                plans[order] = _plan(types_by_order[order], type_name, parsed)
-            cdr_steps, cdr_arrange = plans[order]
-            body = memoryview(payload)[_CDR_HEADER_BYTES:]
-            values: list[Any] = []
-            position = 0
-            for step in cdr_steps:
-                position = step(body, position, values)
-            return tuple(values) if cdr_arrange is None else cdr_arrange(values)
-
-        steps, arrange = plans["<"]
-        return read_ros1 if self.encoding == "ros1" else read_cdr
+        walks["<"] = self._walks["<"].steps(type_name, tree, type_name, stop_early=True)
+        return read
 
     def decode(self, payload: Payload) -> dict[str, Any]:
-        """The whole message as a dict."""
         if self._whole is None:
             self._whole = self.reader(["."])
         message: dict[str, Any] = self._whole(payload)[0]
         return message
 
     def is_time(self, kind: FieldType) -> bool:
-        return self._types["<"].time_codes(kind) is not None
+        return kind.name in _TIMES
 
     def _find_stamp(self) -> int | None:
         """Where the stamp lies in the payload: behind a header's seq in ROS 1, else at its beginning."""
-        first = self.message.fields[0].type if self.message.fields else None
-        types = self._types["<"]
+        fields = self.message.fields[:1]
         offset = _CDR_HEADER_BYTES if self.encoding == "cdr" else 0
-        if first is None or first.array is not None:
+        if fields and fields[0].type.name == HEADER_TYPE and fields[0].type.array is None:
+            fields = self.definition(HEADER_TYPE).fields[:2]
+            if fields and fields[0].type == FieldType("primitive", "uint32"):
+                fields, offset = fields[1:], offset + 4
+        if not fields or fields[0].name not in ("stamp", _BARE_STAMP):
             return None
-        if self.message.fields[0].name == _BARE_STAMP and types.time_codes(first):
-            return offset
-        if first.name != HEADER_TYPE:
-            return None
-        for field in types.message(HEADER_TYPE).fields:
-            if field.name == "stamp":
-                return offset if field.type.array is None and types.time_codes(field.type) else None
-            if field.type.name not in ("uint32", "int32") or field.type.array is not None:
-                return None
-            offset += 4
-        return None
+        kind = fields[0].type
+        return offset if kind.array is None and self.is_time(kind) else None
 
 
 def _byte_order(payload: Payload, type_name: str) -> str:
     """What the four bytes before a CDR body say of its byte order."""
-    if len(payload) >= _CDR_HEADER_BYTES and payload[0] == 0:
-        kind = payload[1]
-        if kind == 1:
-            return "<"
-        if kind == 0:
-            return ">"
-    elif len(payload) < _CDR_HEADER_BYTES:
+    if len(payload) < _CDR_HEADER_BYTES:
         raise MessageError(f"{type_name}: a CDR message has a header of 4 bytes, this one has {len(payload)} in all")
+    if payload[0] == 0 and payload[1] <= 1:
+        return "<" if payload[1] else ">"
     raise MessageError(
         f"{type_name}: the CDR header {bytes(payload[:4]).hex(' ')} names an encoding that is not plain CDR",
         hint="plain CDR begins with 00 00 or 00 01; parameter lists and XCDR2 are not read",
     )
 
 
-Arrange = Callable[[list[Any]], tuple[Any, ...]]
-_Request = tuple[tuple[PathPart, ...], int]
+def _tree(paths: Sequence[Sequence[PathPart]]) -> Tree | None:
+    if not all(paths):
+        return None
+    groups: dict[str, list[Sequence[PathPart]]] = {}
+    for parts in paths:
+        groups.setdefault(parts[0].name, []).append(parts[1:])
+    return {name: _tree(rest) for name, rest in groups.items()}
 
 
-def _plan(types: TypeTable, type_name: str, paths: Sequence[FieldPath]) -> tuple[tuple[Step, ...], Arrange | None]:
-    """The steps of one walk, and how to put the values that come out into the order asked for (None: as they are)."""
-    sources: list[tuple[FieldSelection, tuple[PathPart, ...], str] | None] = [None] * len(paths)
-    root = _fields_to_capture(
-        types, type_name, [(path.parts, number) for number, path in enumerate(paths)], sources, type_name
-    )
-    types.expanded = 0
-    walk = MessageWalk(types)
-    if paths:
-        walk.add_message(type_name, root, type_name)
-        if root.whole:
-            walk.captured.append(root)
-    steps = walk.finish(stop_after_last_value=True)
-    places = {id(want): place for place, want in enumerate(walk.captured)}
-    picks = [(places[id(want)], (rest, want, where)) for want, rest, where in filter(None, sources)]
-    if [place for place, _ in picks] == list(range(len(places))) and not any(how[0] for _, how in picks):
-        return steps, None
+def _getter(tree: Tree | None, parts: Sequence[PathPart], where: str) -> Callable[[Any], Any]:
+    """How to find what lies at a path in what was read; of messages that are wanted in parts, the fields lie side by
+    side by their dotted names."""
+    if tree is None:
+        return lambda value: follow(value, parts, where)
+    number, inner = 0, tree[parts[0].name]
+    while inner is not None and parts[number].selector is None:
+        number += 1
+        inner = inner[parts[number].name]
+    key = ".".join(part.name for part in parts[: number + 1])
+    where, selector, rest = f"{where}.{key}", parts[number].selector, parts[number + 1 :]
+    if selector is None and not rest:
+        return itemgetter(key)
+    get = _getter(inner, rest, where)
+    if selector is None:
+        return lambda out: get(out[key])
 
-    def answer(value: Any, rest: tuple[PathPart, ...], want: FieldSelection, where: str) -> Any:
-        if not rest:
-            return value
-        return follow(value if want is root else {rest[0].name: value}, rest, where)
+    def selected(out: Any) -> Any:
+        value = select(out[key], selector, where)
+        return [get(item) for item in value] if isinstance(selector, ArraySlice) and rest else get(value)
 
-    def arrange(values: list[Any]) -> tuple[Any, ...]:
-        return tuple(answer(values[place], *how) for place, how in picks)
-
-    return steps, arrange
+    return selected
 
 
-def _fields_to_capture(
-    types: TypeTable,
-    type_name: str,
-    requests: Sequence[_Request],
-    sources: list[tuple[FieldSelection, tuple[PathPart, ...], str] | None],
-    label: str,
-) -> FieldSelection:
-    """What to capture of a message so that every request can be answered; `sources` gets where each answer lies."""
-    want = FieldSelection(whole=any(not parts for parts, _ in requests))
-    groups: dict[str, list[_Request]] = {}
-    for parts, number in requests:
-        if want.whole:
-            sources[number] = (want, parts, label)
+class _Run:
+    """Neighbouring fields of fixed size, in which only the first must be aligned when a message is read."""
+
+    def __init__(self) -> None:
+        self.align, self.n_bytes = 1, 0
+        self.codes: list[str] = []
+        self.names: list[str] = []
+        self.label = ""
+
+
+class _Walks:
+    """Makes the steps over the types of one topic in one dialect."""
+
+    def __init__(self, definitions: Mapping[str, MessageDef], dialect: s.Dialect) -> None:
+        self._definitions = definitions
+        self._dialect = dialect
+        self._least: dict[str, int] = {}
+        self._known: dict[tuple[str, bool], tuple[s.Step, ...]] = {}
+
+    def steps(self, name: str, tree: Tree | None, label: str, *, stop_early: bool = False) -> tuple[s.Step, ...]:
+        """The steps over a message; `stop_early`: what lies behind the last wanted field is left alone."""
+        key = (name, tree is None)
+        if not tree and not stop_early and key in self._known:
+            return self._known[key]  # all of a type, or nothing: the same wherever it lies
+        self.least_message_bytes(name)
+        made = _Steps(self, self._dialect)
+        made.add_message(name, tree, label)
+        made.flush()
+        steps = tuple(made.steps[: made.n_needed] if stop_early else made.steps)
+        if not tree and not stop_early:
+            self._known[key] = steps
+        return steps
+
+    def definition(self, name: str) -> MessageDef:
+        return definition_of(name, self._definitions)
+
+    def least_message_bytes(self, name: str) -> int:
+        """The fewest bytes a message can take."""
+        if name not in self._least:
+            fields = self.definition(name).fields
+            least = sum(self._least_bytes(field.type) for field in fields)
+            if least > _MAX_LEAST_BYTES:
+                raise SchemaError(f"a message of type {name} would take at least {least:,} bytes")
+            self._least[name] = least if fields or not self._dialect.aligned else 1
+        return self._least[name]
+
+    def _least_bytes(self, kind: FieldType) -> int:
+        if kind.array == SEQUENCE:
+            return 4
+        count = 1 if kind.array is None else kind.array
+        if kind.name in _TIMES:
+            return 8 * count
+        if kind.kind == "message":
+            return count * self.least_message_bytes(kind.name)
+        return count * (self._dialect.dtype(kind.name).itemsize if kind.kind == "primitive" else 4)
+
+
+class _Steps:
+    """Collects the steps of one walk."""
+
+    def __init__(self, walks: _Walks, dialect: s.Dialect) -> None:
+        self.steps: list[s.Step] = []
+        self.n_needed = 0  # steps up to the last one that gives a value
+        self._walks = walks
+        self._dialect = dialect
+        self._run = _Run()
+
+    def add_message(self, name: str, tree: Tree | None, label: str, prefix: str = "") -> None:
+        fields = self._walks.definition(name).fields
+        if not fields and self._dialect.aligned:
+            self._add_fixed("x", 1, 1, s.Place(None, label, self._dialect))
+        for field in fields:
+            keep = tree is None or field.name in tree
+            inner = None if tree is None else tree.get(field.name, {})
+            key, field_label = f"{prefix}{field.name}", f"{label}.{field.name}"
+            if (
+                field.type.kind == "message"
+                and field.type.array is None
+                and field.type.name not in _TIMES
+                and inner is not None
+            ):
+                self.add_message(field.type.name, inner, field_label, f"{key}.")
+            else:
+                self._add_field(field.type, inner, s.Place(key if keep else None, field_label, self._dialect))
+
+    def _add_field(self, kind: FieldType, tree: Tree | None, place: s.Place) -> None:
+        if kind.kind == "wstring":
+            raise SchemaError(f"{place.label} is a wide string, which is not read")
+        if kind.array is not None:
+            self._add_array(kind, tree, place)
+        elif kind.name in _TIMES:
+            if place.name is None:
+                self._add_fixed("8x", 8, 4, place)
+            else:
+                self._add(s.time(place, _TIMES[kind.name]), place)
+        elif kind.kind == "string":
+            self._add(s.text(place), place)
+        elif kind.kind == "primitive":
+            size = self._dialect.dtype(kind.name).itemsize
+            self._add_fixed(f"{size}x" if place.name is None else self._dialect.code(kind.name), size, size, place)
         else:
-            groups.setdefault(parts[0].name, []).append((parts, number))
-    message = types.message(type_name)
-    for name, group in groups.items():
-        field = message.field(name)
-        assert field is not None
-        here = f"{label}.{name}"
-        selectors = {parts[0].selector for parts, _ in group}
-        index = next(iter(selectors))
-        deeper = all(len(parts) > 1 for parts, _ in group)
-        inner = [(parts[1:], number) for parts, number in group]
-        if deeper and field.type.array is None:
-            want.fields[name] = _fields_to_capture(types, field.type.name, inner, sources, here)
-        elif deeper and len(selectors) == 1 and isinstance(index, int):
-            child = _fields_to_capture(types, field.type.name, inner, sources, f"{here}[{index}]")
-            want.fields[name] = FieldSelection(False, child.fields, index)
+            self._add(s.message(place, self._walks.steps(kind.name, None, place.label)), place)
+
+    def _add_array(self, kind: FieldType, tree: Tree | None, place: s.Place) -> None:
+        fixed = None if kind.array == SEQUENCE else kind.array
+        if kind.kind == "string":
+            self._add(s.texts(place, fixed), place)
+        elif kind.name in _TIMES:
+            self._add(s.times(place, _TIMES[kind.name], fixed), place)
+        elif kind.kind == "message":
+            least = self._walks.least_message_bytes(kind.name)
+            if place.name is not None and not least:
+                raise SchemaError(f"{place.label}: an array of empty messages holds no values")
+            steps = self._walks.steps(kind.name, tree, place.label)
+            self._add(s.messages(place, fixed, least, steps), place)
+        elif fixed is not None and place.name is None:
+            size = self._dialect.dtype(kind.name).itemsize
+            self._add_fixed(f"{fixed * size}x", fixed * size, size, place)
         else:
-            want.fields[name] = child = FieldSelection(whole=True)
-            for parts, number in group:
-                plain = len(parts) == 1 and parts[0].selector is None
-                sources[number] = (child, () if plain else parts, label)
-    return want
+            self._add(s.numbers(place, kind.name, fixed), place)
+
+    def _add(self, step: s.Step, place: s.Place) -> None:
+        self.flush()
+        self.steps.append(step)
+        if place.name is not None:
+            self.n_needed = len(self.steps)
+
+    def _add_fixed(self, code: str, size: int, align: int, place: s.Place) -> None:
+        """A part of fixed size joins the present run, unless its place in it depends on where the run lies."""
+        align = align if self._dialect.aligned else 1
+        if align > self._run.align:
+            self.flush()
+            self._run.align = align
+        run = self._run
+        if padding := -run.n_bytes % align:
+            run.codes.append(f"{padding}x")
+        run.codes.append(code)
+        run.n_bytes += padding + size
+        if place.name is not None:
+            run.label = run.label or place.label
+            run.names.append(place.name)
+
+    def flush(self) -> None:
+        """End the present run."""
+        run, self._run = self._run, _Run()
+        if run.n_bytes:
+            place = s.Place(None, run.label, self._dialect)
+            self.steps.append(s.run(place, run.align, "".join(run.codes), run.names))
+            if run.names:
+                self.n_needed = len(self.steps)

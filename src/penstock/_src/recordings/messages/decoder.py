@@ -1,24 +1,22 @@
 """What reads the messages of one type: values by field path and header stamps, whatever the encoding.
 
-decode.py reads ROS 1 and CDR, protobuf.py and json_messages.py the encodings whose fields come in any order.
+decode.py reads ROS 1 and CDR, protobuf.py and json_messages.py what a library parses as a whole.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from penstock._src.recordings.messages.definitions import FieldDef, FieldType, MessageDef, definition_of
-from penstock._src.recordings.messages.paths import FieldPath, PathPart, follow, parse_path
+from penstock._src.recordings.messages.paths import ArraySlice, FieldPath, PathPart, parse_path, select
 from penstock._src.recordings.messages.steps import NS_PER_S
 from penstock._src.system.units import name_hint
 from penstock.errors import ConfigError, MessageError, SchemaError
 
 Payload = memoryview | bytes
 Reader = Callable[[Payload], tuple[Any, ...]]
-Tree = dict[str, "Tree | None"]
-"""The fields that are wanted of a message, by name; None: all of it."""
 
 _MAX_NS = (1 << 63) - 1
 # Where messages of these encodings keep their time: foxglove's first, then those modelled on ROS.
@@ -36,15 +34,11 @@ class MessageDecoder(ABC):
     has_header: bool
     """Whether the message carries the time of its measurement."""
     stamp_is_first: bool
-    """Whether the first bytes of a message nearly always tell its header time."""
+    """Whether the first bytes of a message tell its header time."""
 
     @abstractmethod
     def header_stamp_ns(self, payload: Payload) -> int:
         """The header time of a message."""
-
-    @abstractmethod
-    def stamp_of_start(self, start: Payload) -> int | None:
-        """The header time from the first bytes of a message; None where the whole message is needed."""
 
     @abstractmethod
     def reader(self, paths: Sequence[str | FieldPath]) -> Reader:
@@ -96,37 +90,8 @@ def _field_of(message: MessageDef, part: PathPart, path: FieldPath) -> FieldDef:
     return field
 
 
-class Elements(Sequence[Any]):
-    """The messages of an array, each decoded when it is asked for."""
-
-    def __init__(self, count: int, decode: Callable[[int], Any]) -> None:
-        self._count = count
-        self._decode = decode
-        self._held: dict[int, Any] = {}
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(self._count))]
-        place = index + self._count if index < 0 else index
-        if not 0 <= place < self._count:
-            raise IndexError(index)
-        if place not in self._held:
-            self._held[place] = self._decode(place)
-        return self._held[place]
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(self._decode, range(self._count))
-
-
-class TreeDecoder(MessageDecoder):
-    """A decoder of messages whose fields come in any order: the wanted ones become nested dicts, paths follow them."""
+class ObjectDecoder(MessageDecoder):
+    """A decoder of messages that are parsed as a whole; paths are followed in what was parsed."""
 
     stamp_is_first = False
 
@@ -134,14 +99,21 @@ class TreeDecoder(MessageDecoder):
         self.type_name = type_name
         self.definitions = definitions
         self.message = self.definition(type_name)
-        self._whole: Callable[[memoryview], dict[str, Any]] | None = None
-        self._stamp = self._find_stamp()
-        self.has_header = self._stamp is not None
-        self._read_stamp = None if self._stamp is None else self.reader([self._stamp])
+        stamp = self._find_stamp()
+        self.has_header = stamp is not None
+        self._read_stamp = None if stamp is None else self.reader([stamp])
 
     @abstractmethod
-    def _tree_reader(self, tree: Tree | None) -> Callable[[memoryview], dict[str, Any]]:
-        """A function from a payload to its wanted fields; arrays of messages are `Elements` where `tree` names them."""
+    def _parse(self, payload: Payload) -> Any:
+        """The message as its library gives it."""
+
+    @abstractmethod
+    def _member(self, value: Any, field: FieldDef, where: str) -> Any:
+        """A field of a parsed message."""
+
+    @abstractmethod
+    def _plain(self, value: Any, kind: FieldType, where: str) -> Any:
+        """A parsed value as readers give it: a number, a text, an array, a dict."""
 
     def header_stamp_ns(self, payload: Payload) -> int:
         if self._read_stamp is None:
@@ -151,33 +123,45 @@ class TreeDecoder(MessageDecoder):
             )
         return int(self._read_stamp(payload)[0])
 
-    def stamp_of_start(self, start: Payload) -> int | None:
-        return None
-
     def reader(self, paths: Sequence[str | FieldPath]) -> Reader:
         parsed = [parse_path(path) if isinstance(path, str) else path for path in paths]
         for path in parsed:
             self.field_at(path)
-        read_tree = self._tree_reader(_tree([path.parts for path in parsed if path.parts]))
-        type_name = self.type_name
-
-        def value_at(root: dict[str, Any], path: FieldPath) -> Any:
-            try:
-                value = follow(root, path.parts, type_name)
-            except (KeyError, TypeError):  # JSON that another path takes as a whole may lack it
-                raise MessageError(f"{type_name}.{path} is missing in this message") from None
-            return list(value) if isinstance(value, Elements) else value
+        root_type = FieldType("message", self.type_name)
 
         def read(payload: Payload) -> tuple[Any, ...]:
-            root = read_tree(payload if type(payload) is memoryview else memoryview(payload))
-            return tuple(value_at(root, path) if path.parts else self.decode(payload) for path in parsed)
+            root = self._parse(payload)
+            return tuple(self._at(root, root_type, path.parts, self.type_name) for path in parsed)
 
         return read
 
     def decode(self, payload: Payload) -> dict[str, Any]:
-        if self._whole is None:
-            self._whole = self._tree_reader(None)
-        return self._whole(memoryview(payload))
+        message: dict[str, Any] = self._plain(
+            self._parse(payload), FieldType("message", self.type_name), self.type_name
+        )
+        return message
+
+    def _at(self, value: Any, kind: FieldType, parts: Sequence[PathPart], where: str) -> Any:
+        """What a path leads to from a parsed value."""
+        for number, part in enumerate(parts, 1):
+            field = self.definition(kind.name).field(part.name)
+            assert field is not None  # `field_at` has checked the path
+            where, kind = f"{where}.{part.name}", field.type
+            value = self._member(value, field, where)
+            if part.selector is None:
+                continue
+            if kind.kind != "message":
+                return select(self._plain(value, kind, where), part.selector, where)
+            one = FieldType("message", kind.name)
+            value = select(self._list(value, where), part.selector, where)
+            if isinstance(part.selector, ArraySlice):
+                return [self._at(each, one, parts[number:], where) for each in value]
+            kind = one
+        return self._plain(value, kind, where)
+
+    def _list(self, value: Any, where: str) -> Any:
+        """A parsed array of messages."""
+        return value
 
     def _find_stamp(self) -> FieldPath | None:
         for text in _STAMPS:
@@ -189,14 +173,6 @@ class TreeDecoder(MessageDecoder):
             if field is not None and field.type.array is None and field.type.name == "time":
                 return path
         return None
-
-
-def _tree(paths: Sequence[Sequence[PathPart]]) -> Tree:
-    groups: dict[str, list[Sequence[PathPart]]] = {}
-    for parts in paths:
-        groups.setdefault(parts[0].name, []).append(parts[1:])
-    # A field that one path takes as a whole is read as a whole: the other paths follow into it.
-    return {name: _tree(rest) if all(rest) else None for name, rest in groups.items()}
 
 
 def time_kind(type_name: str, fields: Sequence[tuple[str, bool]]) -> str | None:

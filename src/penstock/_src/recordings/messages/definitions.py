@@ -15,6 +15,7 @@ from penstock.errors import SchemaError
 MAX_TEXT_BYTES = 1 << 20
 MAX_FIELDS = 10_000
 MAX_DEPTH = 32
+MAX_EXPANDED_FIELDS = 20_000
 MAX_NAME_CHARACTERS = 255
 MAX_ARRAY_ITEMS = (1 << 32) - 1
 SEQUENCE = -1
@@ -56,20 +57,11 @@ class FieldDef(NamedTuple):
     type: FieldType
 
 
-class ConstantDef(NamedTuple):
-    """One constant of a message, its value as the definition writes it."""
-
-    name: str
-    type: str
-    value: str
-
-
 class MessageDef(NamedTuple):
     """One message type: its fields in the order of serialisation."""
 
     name: str
     fields: tuple[FieldDef, ...]
-    constants: tuple[ConstantDef, ...] = ()
 
     def field(self, name: str) -> FieldDef | None:
         """The field of that name, or None."""
@@ -206,15 +198,13 @@ def _sections(text: str, type_name: str) -> Iterable[tuple[str, list[tuple[int, 
 
 def _parse_section(name: str, lines: list[tuple[int, str]]) -> MessageDef:
     fields: dict[str, FieldDef] = {}
-    constants: list[ConstantDef] = []
     for number, line in lines:
         match = _FIELD.match(line)
         rest = match["rest"] if match else ""
         if match is None or (rest and rest[0] not in "=#" and not line[match.start("rest") - 1].isspace()):
             raise SchemaError(f"line {number} of the definition of {name} is not a field: {shorten(line)}")
         if rest.startswith("="):
-            constants.append(ConstantDef(match["name"], match["type"], rest[1:].strip()))
-            continue
+            continue  # a constant
         field = FieldDef(match["name"], _field_type(match, f"line {number} of the definition of {name}"))
         if field.name == EMPTY_MEMBER:
             continue
@@ -226,7 +216,7 @@ def _parse_section(name: str, lines: list[tuple[int, str]]) -> MessageDef:
                 f"{len(field.name):,} characters, the limit is {MAX_NAME_CHARACTERS}"
             )
         fields[field.name] = field
-    return MessageDef(name, tuple(fields.values()), tuple(constants))
+    return MessageDef(name, tuple(fields.values()))
 
 
 def _parse_service(name: str, lines: list[tuple[int, str]], parting: list[int]) -> dict[str, MessageDef]:
@@ -305,42 +295,40 @@ def resolve_references(definitions: Mapping[str, MessageDef]) -> dict[str, Messa
         return FieldDef(field.name, FieldType("message", full_name(kind.name, owner), kind.array, kind.bound))
 
     return {
-        name: MessageDef(name, tuple(resolved(field, name) for field in message.fields), message.constants)
+        name: MessageDef(name, tuple(resolved(field, name) for field in message.fields))
         for name, message in definitions.items()
     }
 
 
 def check_definitions(definitions: Mapping[str, MessageDef], type_name: str) -> None:
-    """Refuse a type that refers to a missing type, contains itself, or nests deeper than MAX_DEPTH."""
-    whole: dict[str, int] = {}
+    """Refuse a type that refers to a missing type, contains itself, nests too deep, or expands to too many fields."""
+    whole: dict[str, tuple[int, int]] = {}  # height and fields of each type; an array of messages counts as one
     open_types: list[str] = []
 
-    def height(name: str, needed_by: str) -> int:
-        if name in whole:
-            if len(open_types) + whole[name] > MAX_DEPTH:
-                raise _too_deep(type_name)
-            return whole[name]
+    def measure(name: str, needed_by: str) -> tuple[int, int]:
         if name in open_types:
             raise SchemaError(f"message type {name} contains itself, through {' → '.join([*open_types[-4:], name])}")
+        if name in whole:
+            return whole[name]
         message = definitions.get(name) or BUILT_IN.get(name)
         if message is None:
             raise SchemaError(
                 f"message type {name} is not defined{needed_by}",
                 hint="the recording carries no definition of it; its messages can be counted and timed, not decoded",
             )
-        if len(open_types) >= MAX_DEPTH:
-            raise _too_deep(type_name)
         open_types.append(name)
-        tallest = 0
+        height, count = 1, len(message.fields)
         for field in message.fields:
-            if field.type.kind == "message":
-                tallest = max(tallest, height(field.type.name, f", needed by {name}.{field.name}"))
+            if field.type.kind == "message" and len(open_types) <= MAX_DEPTH:
+                inner_height, inner_count = measure(field.type.name, f", needed by {name}.{field.name}")
+                height = max(height, inner_height + 1)
+                count += inner_count if field.type.array is None else 0
         open_types.pop()
-        whole[name] = tallest + 1
-        return tallest + 1
+        if height > MAX_DEPTH or len(open_types) >= MAX_DEPTH:
+            raise SchemaError(f"the definition of {type_name} nests more than {MAX_DEPTH} messages deep")
+        if count > MAX_EXPANDED_FIELDS:
+            raise SchemaError(f"{name} expands to more than {MAX_EXPANDED_FIELDS:,} fields")
+        whole[name] = height, count
+        return height, count
 
-    height(type_name, "")
-
-
-def _too_deep(type_name: str) -> SchemaError:
-    return SchemaError(f"the definition of {type_name} nests more than {MAX_DEPTH} messages deep")
+    measure(type_name, "")

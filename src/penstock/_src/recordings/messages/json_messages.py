@@ -1,4 +1,7 @@
-"""JSON messages to values: each is parsed as a whole, and what is wanted of it is checked against its type."""
+"""JSON messages to values: each is parsed as a whole, and what is wanted of it is checked against its type.
+
+The first message of a topic shows the types; a JSON Schema is not read.
+"""
 
 from __future__ import annotations
 
@@ -6,107 +9,80 @@ import base64
 import json
 import math
 import re
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from penstock._src.recordings.messages.decoder import Elements, Payload, Tree, TreeDecoder, time_kind, time_ns
+from penstock._src.recordings.messages.decoder import ObjectDecoder, Payload, time_kind, time_ns
 from penstock._src.recordings.messages.definitions import (
     MAX_DEPTH,
-    MAX_FIELDS,
-    MAX_TEXT_BYTES,
     SEQUENCE,
     FieldDef,
     FieldType,
     MessageDef,
+    check_definitions,
     is_field_name,
-    shorten,
 )
-from penstock.errors import MessageError, SchemaError
+from penstock.errors import MessageError
 
 # Parsed, a text of small numbers takes some twenty times its bytes.
 MAX_JSON_BYTES = 32 << 20
 
 _NUMBERS = frozenset((int, float, type(None)))
-_Convert = Callable[[Any], Any]
-
-_MAX_REFERENCES = 16  # one behind the other
-_SCALARS = {
-    "number": FieldType("primitive", "float64"),
-    "integer": FieldType("primitive", "int64"),
-    "boolean": FieldType("primitive", "bool"),
-    "string": FieldType("string", "string"),
-}
-_BYTES = FieldType("primitive", "uint8", SEQUENCE)
-# Of these types `data` is base64, whether their schema says so or not.
+# Of these types `data` is base64.
 _WITH_BYTES = frozenset(("CompressedImage", "CompressedVideo", "Image", "RawImage"))
 
 
-class JsonDecoder(TreeDecoder):
-    """Reads the messages of one JSON topic."""
+class JsonDecoder(ObjectDecoder):
+    """Reads the messages of one JSON topic; `first`: its first messages, which show what fields there are."""
 
-    def __repr__(self) -> str:
-        return f"JsonDecoder({self.type_name}, {len(self.message.fields)} fields)"
+    def __init__(self, type_name: str, first: Iterable[Payload] = ()) -> None:
+        super().__init__(_types_of_messages(first, type_name), type_name)
 
-    def _tree_reader(self, tree: Tree | None) -> Callable[[memoryview], dict[str, Any]]:
-        type_name = self.type_name
-        convert = self._message(type_name, tree, type_name)
+    def _parse(self, payload: Payload) -> Any:
+        return _parse(payload, self.type_name)
 
-        def read(payload: memoryview) -> dict[str, Any]:
-            converted: dict[str, Any] = convert(parse(payload, type_name))
-            return converted
+    def _member(self, value: Any, field: FieldDef, where: str) -> Any:
+        _check(value, dict, "an object", where.rpartition(".")[0])
+        if field.name not in value:
+            raise MessageError(f"{where} is missing in this message")
+        return value[field.name]
 
-        return read
+    def _list(self, value: Any, where: str) -> Any:
+        return _check(value, list, "an array", where)
 
-    def _message(self, name: str, tree: Tree | None, where: str) -> _Convert:
-        """From a parsed object to the wanted fields; read as a whole, it may lack some of them, or have null there."""
-        wanted = [
-            (field.name, self._field(field, tree, f"{where}.{field.name}"))
-            for field in self.definition(name).fields
-            if tree is None or field.name in tree
-        ]
-
-        def convert(value: Any) -> dict[str, Any]:
-            if not isinstance(value, dict):
-                raise _other(where, value, "an object")
-            made: dict[str, Any] = {}
-            for key, of_field in wanted:
-                if tree is None and value.get(key, 0) is None:
-                    made[key] = None
-                elif key in value:
-                    made[key] = of_field(value[key])
-                elif tree is not None:
-                    raise MessageError(f"{where}.{key} is missing in this message")
-            return made
-
-        return convert
-
-    def _field(self, field: FieldDef, tree: Tree | None, where: str) -> _Convert:
-        kind = field.type
-        if kind.kind == "message":
-            one = self._message(kind.name, None if tree is None else tree[field.name], where)
-        elif kind.name == "uint8":
-            return lambda value: _from_base64(value, where)
-        elif kind.array is not None and kind.kind == "primitive" and not self.is_time(kind):
-            return lambda value: _array(value, kind, where)
-        elif self.is_time(kind):
-            one = partial(_time, where=where)
-        else:
-            one = _scalar(kind, where)
+    def _plain(self, value: Any, kind: FieldType, where: str) -> Any:
+        if kind.name == "uint8":
+            return _from_base64(value, where)
         if kind.array is None:
-            return one
+            return self._one(value, kind, where)
+        _check(value, list, "an array", where)
+        if kind.kind == "primitive" and not self.is_time(kind):
+            return _array(value, kind, where)
+        return [self._one(each, kind, where) for each in value]
 
-        def convert(value: Any) -> Any:
-            _check_list(value, where)
-            elements = Elements(len(value), lambda place: one(value[place]))
-            return elements if tree is not None and kind.kind == "message" else list(elements)
+    def _one(self, value: Any, kind: FieldType, where: str) -> Any:
+        if self.is_time(kind):
+            if not isinstance(value, dict) or not all(type(each) is int for each in value.values()):
+                raise _other(where, value, "a time of seconds and nanoseconds")
+            return time_ns(value, where)
+        if kind.kind == "string":
+            return _check(value, str, "a text", where)
+        if kind.kind == "primitive":
+            return _check(value, bool, "true or false", where) if kind.name == "bool" else _number(value, where)
+        _check(value, dict, "an object", where)
+        # Read as a whole, a message may lack some of its fields, or have null there.
+        fields = [each for each in self.definition(kind.name).fields if each.name in value]
+        return {
+            each.name: None
+            if value[each.name] is None
+            else self._plain(value[each.name], each.type, f"{where}.{each.name}")
+            for each in fields
+        }
 
-        return convert
 
-
-def parse(payload: Payload, type_name: str) -> Any:
+def _parse(payload: Payload, type_name: str) -> Any:
     """The value that a payload spells; MessageError where it is no JSON or over the limit."""
     if len(payload) > MAX_JSON_BYTES:
         raise MessageError(f"{type_name}: a JSON message of {len(payload):,} bytes, the limit is {MAX_JSON_BYTES:,}")
@@ -116,63 +92,40 @@ def parse(payload: Payload, type_name: str) -> Any:
         raise MessageError(f"{type_name}: the message cannot be read as JSON: {error}") from None
 
 
-def _scalar(kind: FieldType, where: str) -> _Convert:
-    if kind.kind == "string":
-        return lambda value: _of_type(value, str, "a text", where)
-    if kind.name == "bool":
-        return lambda value: _of_type(value, bool, "true or false", where)
-    return lambda value: _number(value, kind, where)
-
-
-def _number(value: Any, kind: FieldType, where: str) -> Any:
+def _number(value: Any, where: str) -> Any:
     if type(value) not in _NUMBERS:
         raise _other(where, value, "a number")
     if value is None:  # what JSON writers make of NaN
         return math.nan
-    if kind.name == "int64" and isinstance(value, float) and not value.is_integer():
-        raise MessageError(f"{where} is {value} in this message, expected is an integer")
     try:
         float(value)
     except OverflowError:
         raise MessageError(f"{where}: the number is too large") from None
-    return int(value) if kind.name == "int64" else value
+    return value
 
 
 def _array(value: Any, kind: FieldType, where: str) -> Any:
-    _check_list(value, where)
     allowed = {bool} if kind.name == "bool" else _NUMBERS
     strange = set(map(type, value)) - allowed
     if strange:
         raise _other(where, next(each for each in value if type(each) in strange), f"an array of {kind.name}")
     try:
-        # As float64, where null becomes NaN: an integer may be null, too.
-        return np.array(value, np.bool_ if kind.name == "bool" else np.float64)
+        return np.array(value, kind.name)  # null becomes NaN
     except OverflowError:
         raise MessageError(f"{where}: a number is too large") from None
 
 
-def _time(value: Any, where: str) -> int:
-    if not isinstance(value, dict) or not all(type(each) is int for each in value.values()):
-        raise _other(where, value, "a time of seconds and nanoseconds")
-    return time_ns(value, where)
-
-
 def _from_base64(value: Any, where: str) -> memoryview:
     try:
-        return memoryview(base64.b64decode(_of_type(value, str, "base64", where), validate=True))
+        return memoryview(base64.b64decode(_check(value, str, "base64", where), validate=True))
     except ValueError as error:
         raise MessageError(f"{where}: not base64: {error}") from None
 
 
-def _of_type(value: Any, kind: type, what: str, where: str) -> Any:
+def _check(value: Any, kind: type, what: str, where: str) -> Any:
     if not isinstance(value, kind):
         raise _other(where, value, what)
     return value
-
-
-def _check_list(value: Any, where: str) -> None:
-    if not isinstance(value, list):
-        raise _other(where, value, "an array")
 
 
 def _other(where: str, value: Any, expected: str) -> MessageError:
@@ -180,120 +133,40 @@ def _other(where: str, value: Any, expected: str) -> MessageError:
     return MessageError(f"{where} is {names.get(type(value), 'a number')} in this message, expected is {expected}")
 
 
-def parse_json_schema(text: str, type_name: str) -> dict[str, MessageDef] | None:
-    """The types that a JSON Schema describes; None where it names no fields."""
-    if len(text) > MAX_TEXT_BYTES:
-        raise SchemaError(
-            f"the JSON Schema of {shorten(type_name)} has {len(text):,} characters, the limit is {MAX_TEXT_BYTES:,}"
-        )
-    if not text.strip():
-        return None
-    try:
-        schema = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise SchemaError(f"the JSON Schema of {shorten(type_name)} cannot be read: {error}") from None
-    return _JsonSchemaParser(schema, type_name).run()
+def _types_of_messages(messages: Iterable[Payload], type_name: str) -> dict[str, MessageDef]:
+    """The types that the first message shows which is an object with fields."""
+    for payload in messages:
+        try:
+            message = _parse(payload, type_name)
+        except MessageError:
+            continue
+        types: dict[str, MessageDef] = {}
+        if isinstance(message, dict) and _add_type(message, type_name, types, 0).fields:
+            check_definitions(types, type_name)
+            return types
+    return {type_name: MessageDef(type_name, ())}
 
 
-def types_of_message(message: object, type_name: str) -> dict[str, MessageDef]:
-    """The types that one message shows; nothing where it is no object."""
-    return _JsonSchemaParser(_described(message, 0), type_name).run() or {type_name: MessageDef(type_name, ())}
+def _add_type(value: dict[str, Any], name: str, types: dict[str, MessageDef], depth: int) -> MessageDef:
+    kinds = [(key, _kind(key, each, name, types, depth)) for key, each in value.items() if is_field_name(key)]
+    types[name] = MessageDef(name, tuple(FieldDef(key, kind) for key, kind in kinds if kind is not None))
+    return types[name]
 
 
-def _described(value: object, depth: int) -> dict[str, Any]:
-    """A JSON Schema that a value fits."""
-    if depth > MAX_DEPTH:
-        return {}
-    if isinstance(value, dict):
-        return {"type": "object", "properties": {key: _described(each, depth + 1) for key, each in value.items()}}
+def _kind(key: str, value: Any, owner: str, types: dict[str, MessageDef], depth: int) -> FieldType | None:
+    """The type of a value; None for arrays of arrays and empty objects, which no path leads to."""
     if isinstance(value, list):
-        return {"type": "array", "items": _described(value[0], depth + 1) if value else {"type": "number"}}
+        one = _kind(key, value[0] if value else 0.0, owner, types, depth)
+        return None if one is None or one.array is not None else FieldType(one.kind, one.name, SEQUENCE)
     if isinstance(value, str):
-        return {"type": "string"}
-    return {"type": "boolean" if isinstance(value, bool) else "number"}
-
-
-class _JsonSchemaParser:
-    """Fields of other kinds (arrays of arrays, objects without properties) are left out: no path leads to them."""
-
-    def __init__(self, schema: object, type_name: str) -> None:
-        self._schema = schema
-        self._root = type_name
-        self._definitions: dict[str, MessageDef] = {}
-        self._open: list[int] = []  # the objects that are being described: one of them again is a circle
-        self._total = 0
-
-    def run(self) -> dict[str, MessageDef] | None:
-        root = self._resolved(self._schema)
-        if not isinstance(root.get("properties"), dict) or not root["properties"]:
-            return None
-        self._add(self._root, root)
-        return self._definitions
-
-    def _add(self, name: str, schema: dict[str, Any]) -> None:
-        if len(self._open) >= MAX_DEPTH:
-            raise SchemaError(f"the JSON Schema of {shorten(self._root)} nests more than {MAX_DEPTH} objects deep")
-        self._total += len(schema["properties"])
-        if self._total > MAX_FIELDS:
-            raise SchemaError(f"the JSON Schema of {shorten(self._root)} has more than {MAX_FIELDS:,} fields")
-        self._open.append(id(schema))
-        named = [(key, each) for key, each in schema["properties"].items() if is_field_name(key)]
-        fields = [(key, self._kind(key, each, name)) for key, each in named]
-        self._definitions[name] = MessageDef(
-            name, tuple(FieldDef(key, kind) for key, kind in fields if kind is not None)
-        )
-        self._open.pop()
-
-    def _kind(self, key: str, described: object, owner: str) -> FieldType | None:
-        schema = self._resolved(described)
-        if schema.get("type") != "array":
-            return self._one(key, schema, owner)
-        item = self._one(key, self._resolved(schema.get("items")), owner)
-        return None if item is None or item.array is not None else FieldType(item.kind, item.name, SEQUENCE)
-
-    def _one(self, key: str, schema: dict[str, Any], owner: str) -> FieldType | None:
-        kind = schema.get("type")
-        if kind == "string":
-            last = re.split(r"[./]", owner)[-1]
-            is_bytes = schema.get("contentEncoding") == "base64" or (key == "data" and last in _WITH_BYTES)
-            return _BYTES if is_bytes else _SCALARS["string"]
-        if isinstance(kind, str) and kind in _SCALARS:
-            return _SCALARS[kind]
-        if not isinstance(schema.get("properties"), dict) or id(schema) in self._open:
-            return None
-        parts = [(name, _is_number(self._resolved(each))) for name, each in schema["properties"].items()]
-        if (time := time_kind(f"{key} {schema.get('title')}", parts)) is not None:
-            return FieldType("primitive", time)
-        name = f"{owner}.{key}"
-        self._add(name, schema)
-        return FieldType("message", name)
-
-    def _resolved(self, schema: object) -> dict[str, Any]:
-        """The schema that references and choices lead to: of several types the first that is not null."""
-        for _ in range(_MAX_REFERENCES):
-            if not isinstance(schema, dict):
-                return {}
-            choices = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
-            if isinstance(schema.get("$ref"), str):
-                schema = self._at(schema["$ref"])
-            elif isinstance(choices, list):
-                schema = next((each for each in choices if each != {"type": "null"}), None)
-            elif isinstance(schema.get("type"), list):
-                kinds = [kind for kind in schema["type"] if kind != "null"]
-                return {**schema, "type": kinds[0] if kinds else None}
-            else:
-                return schema
-        return {}
-
-    def _at(self, reference: str) -> object:
-        """What a reference inside of the schema leads to; nothing is fetched from elsewhere."""
-        if not reference.startswith("#"):
-            return None
-        node: object = self._schema
-        for part in filter(None, reference[1:].split("/")):
-            node = node.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(node, dict) else None
-        return node
-
-
-def _is_number(schema: dict[str, Any]) -> bool:
-    return schema.get("type") in ("integer", "number")
+        is_bytes = key == "data" and re.split(r"[./]", owner)[-1] in _WITH_BYTES
+        return FieldType("primitive", "uint8", SEQUENCE) if is_bytes else FieldType("string", "string")
+    if not isinstance(value, dict):
+        return FieldType("primitive", "bool" if isinstance(value, bool) else "float64")
+    if (time := time_kind(key, [(name, type(each) is int) for name, each in value.items()])) is not None:
+        return FieldType("primitive", time)
+    name = f"{owner}.{key}"
+    if not value or depth >= MAX_DEPTH:
+        return None
+    _add_type(value, name, types, depth + 1)
+    return FieldType("message", name)

@@ -122,13 +122,12 @@ def select(value: Any, selector: Selector, where: str) -> Any:
 
 
 def follow(value: Any, parts: Sequence[PathPart], where: str) -> Any:
-    """Walk on through dicts and lists that were decoded whole."""
-    for number, part in enumerate(parts):
+    """Walk on through dicts and lists that were decoded."""
+    for number, part in enumerate(parts, 1):
         value = value[part.name]
-        where = f"{where}.{part.name}"
         if part.selector is not None:
-            value = select(value, part.selector, where)
-            rest = parts[number + 1 :]
-            if rest and isinstance(value, list):
-                return [follow(item, rest, where) for item in value]
+            path = ".".join((where, *map(str, parts[: number - 1]), part.name))
+            value = select(value, part.selector, path)
+            if isinstance(value, list) and number < len(parts):
+                return [follow(item, parts[number:], f"{path}[{part.selector}]") for item in value]
     return value

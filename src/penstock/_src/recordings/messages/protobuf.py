@@ -1,146 +1,163 @@
-"""Protobuf messages to values, by the descriptors inside the recording; only what is wanted is converted."""
+"""Protobuf messages to values, by the descriptors inside the recording and the protobuf library, an extra.
+
+The descriptors go into a pool of their own: nothing is registered elsewhere, and no code is generated.
+"""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable
-from functools import partial
-from typing import Any, TypeAlias, cast
+import math
+from typing import Any
 
-from penstock._src.recordings.messages import protobuf_wire as wire
-from penstock._src.recordings.messages.decoder import Elements, Payload, Tree, TreeDecoder, time_ns
-from penstock._src.recordings.messages.protobuf_schema import ProtoField, definitions_of, parse_descriptors
-from penstock.errors import MessageError
+import numpy as np
 
-# Where a field lies in a message: begin and end, of a repeated one again and again; and how its value is made of that.
-_Spans: TypeAlias = "tuple[int, ...] | array[int]"
-_Finish: TypeAlias = "Callable[[memoryview, _Spans], Any]"
+from penstock._src.recordings.messages.decoder import ObjectDecoder, Payload, time_kind, time_ns
+from penstock._src.recordings.messages.definitions import (
+    MAX_DEPTH,
+    SEQUENCE,
+    FieldDef,
+    FieldType,
+    MessageDef,
+    check_definitions,
+    shorten,
+)
+from penstock.errors import MessageError, MissingExtra, SchemaError
+
+NO_PROTOBUF = MissingExtra("protobuf", "protobuf", "reading protobuf messages").message
+MAX_DESCRIPTOR_BYTES = 4 << 20
+
+# What each FieldDescriptorProto.Type becomes, from 1 on; groups and messages are no primitives.
+_PRIMITIVES = ("float64", "float32", "int64", "uint64", "int32", "uint64", "uint32", "bool", "string", "", "",
+               "bytes", "uint32", "int32", "int32", "int64", "int32", "int64")  # fmt: skip
+_FLOATS, _GROUP, _MESSAGE = (1, 2), 10, 11
+_REPEATED = 3
 
 
-class ProtobufDecoder(TreeDecoder):
+class ProtobufDecoder(ObjectDecoder):
     """Reads the messages of one protobuf type."""
 
     def __init__(self, descriptors: bytes, type_name: str) -> None:
-        self._types = parse_descriptors(descriptors, type_name)
-        self._whole_types: dict[str, _Finish] = {}
-        super().__init__(definitions_of(self._types), type_name)
-        numbers = {each.name: each.number for each in self._types[type_name]}
-        self._stamp_number: int | None = None
-        if self._stamp is not None and numbers[self._stamp.parts[0].name] == min(numbers.values()):
-            self._stamp_number = min(numbers.values())
-        self.stamp_is_first = self._stamp_number is not None  # writers put fields in the order of their numbers
+        self._message_class = _message_class(descriptors, type_name)
+        self._optional: set[tuple[str, str]] = set()  # (type, field) of `optional` floats
+        definitions: dict[str, MessageDef] = {}
+        self._describe(self._message_class.DESCRIPTOR, definitions, ())
+        check_definitions(definitions, type_name)
+        super().__init__(definitions, type_name)
 
-    def __repr__(self) -> str:
-        return f"ProtobufDecoder({self.type_name}, {len(self.message.fields)} fields)"
+    def _describe(self, message: Any, definitions: dict[str, MessageDef], outer: tuple[str, ...]) -> None:
+        """Define a type and those that it is made of; what contains itself is read without its inner self."""
+        if len(outer) >= MAX_DEPTH:
+            raise SchemaError(f"{shorten(outer[0])} nests more than {MAX_DEPTH} messages deep")
+        open_types = (*outer, message.full_name)
+        fields = []
+        for field in _proto_of(message).field:
+            array = SEQUENCE if field.label == _REPEATED else None
+            inner = message.fields_by_name[field.name].message_type
+            if field.type == _GROUP:
+                raise SchemaError(f"field {field.name} of {shorten(message.full_name)} is a group, which is not read")
+            if inner is None:
+                kind = _primitive(_PRIMITIVES[field.type - 1], array)
+            elif (time := _time_kind(inner)) is not None:
+                kind = FieldType("primitive", time, array)
+            elif inner.full_name in open_types:
+                continue
+            else:
+                if inner.full_name not in definitions:
+                    self._describe(inner, definitions, open_types)
+                kind = FieldType("message", inner.full_name, array)
+            fields.append(FieldDef(field.name, kind))
+            if field.proto3_optional and field.type in _FLOATS:
+                self._optional.add((message.full_name, field.name))
+        definitions[message.full_name] = MessageDef(message.full_name, tuple(fields))
 
-    def stamp_of_start(self, start: Payload) -> int | None:
-        body = memoryview(start)
+    def _parse(self, payload: Payload) -> Any:
+        from google.protobuf.message import DecodeError
+
         try:
-            first = next(wire.fields(body, 0, len(body), self.type_name), None)
-        except MessageError:
-            return None  # it goes on behind the first bytes
-        if first is None or first[0] != self._stamp_number:
-            return None
-        return self.header_stamp_ns(body[: first[3]])
+            return self._message_class.FromString(bytes(payload))
+        except DecodeError as error:
+            raise MessageError(
+                f"{self.type_name}: the message cannot be read: {error}",
+                hint="the message is cut, or was written with another definition of its type",
+            ) from None
 
-    def _tree_reader(self, tree: Tree | None) -> Callable[[memoryview], dict[str, Any]]:
-        read = self._message(self.type_name, tree, self.type_name)
-        return lambda payload: cast("dict[str, Any]", read(payload, (0, len(payload))))
+    def _member(self, value: Any, field: FieldDef, where: str) -> Any:
+        # `optional` says that a message may have no value: then it is no number, and not zero.
+        if (value.DESCRIPTOR.full_name, field.name) in self._optional and not value.HasField(field.name):
+            return math.nan
+        return getattr(value, field.name)
 
-    def _message(self, name: str, tree: Tree | None, where: str) -> _Finish:
-        """Reads the wanted fields of a message as a dict; a message in several pieces is all of them."""
-        if tree is None and name in self._whole_types:
-            return self._whole_types[name]
-        fields = [each for each in self._types[name] if tree is None or each.name in tree]
-        where = name if tree is None else where  # read as a whole, a type is the same wherever it lies
-        read = _message_reader({each.number: (each, self._field(each, tree, where)) for each in fields}, where)
-        if tree is None:
-            self._whole_types[name] = read
-        return read
-
-    def _field(self, field: ProtoField, tree: Tree | None, owner: str) -> _Finish:
-        """How to make the value of a field from where it lies in the message."""
-        where = f"{owner}.{field.name}"
-        if field.kind == "message":
-            is_time = field.definition.type.kind == "primitive"
-            one = self._message(field.message, None if tree is None or is_time else tree[field.name], where)
-            if is_time:
-                one = partial(_time, one, where)
-            return partial(_elements, one, lazy=tree is not None and not is_time) if field.repeated else one
-        if field.kind in ("string", "bytes"):
-            make = _text if field.kind == "string" else _bytes
-            return partial(_list, make) if field.repeated else partial(_last, make, field.default)
-        scalar = wire.SCALARS[field.kind]
-        if field.repeated:
-            return partial(_numbers, scalar, where)
-        return partial(_last, lambda body, begin, end: wire.number_at(body, begin, end, scalar, where), field.default)
+    def _plain(self, value: Any, kind: FieldType, where: str) -> Any:
+        if kind.array is not None and kind.kind == "primitive" and not self.is_time(kind):
+            return memoryview(value) if isinstance(value, bytes) else np.array(value[:], kind.name)
+        if kind.array is not None:
+            one = FieldType(kind.kind, kind.name)
+            return [self._plain(each, one, where) for each in value]
+        if self.is_time(kind):
+            return time_ns({each.name: getattr(value, each.name) for each in value.DESCRIPTOR.fields}, where)
+        if kind.kind != "message":
+            return memoryview(value) if isinstance(value, bytes) else value
+        fields = self.definition(kind.name).fields
+        return {each.name: self._plain(self._member(value, each, where), each.type, where) for each in fields}
 
 
-def _message_reader(fields: dict[int, tuple[ProtoField, _Finish]], where: str) -> _Finish:
-    keeps_all = {number for number, (field, _) in fields.items() if field.repeated or field.kind == "message"}
-    wires = {number: _wires(field) for number, (field, _) in fields.items()}
-
-    def read(body: memoryview, pieces: _Spans) -> dict[str, Any]:
-        spans_of: dict[int, _Spans] = {}
-        for piece in range(0, len(pieces), 2):
-            for number, kind, begin, end in wire.fields(body, pieces[piece], pieces[piece + 1], where):
-                if number not in fields:
-                    continue
-                if kind not in wires[number]:
-                    field = fields[number][0]
-                    raise MessageError(
-                        f"{where}.{field.name}: field {number} has wire type {kind}, which is not a {field.kind}",
-                        hint="the message was written with another definition of its type",
-                    )
-                if number not in spans_of or number not in keeps_all:
-                    spans_of[number] = (begin, end)
-                    continue
-                spans = spans_of[number]
-                if isinstance(spans, tuple):  # most fields are there once
-                    spans = spans_of[number] = array("q", spans)
-                spans.extend((begin, end))
-        return {field.name: finish(body, spans_of.get(number, ())) for number, (field, finish) in fields.items()}
-
-    return read
+def _primitive(name: str, array: int | None) -> FieldType:
+    if name == "bytes":  # arrays of arrays have no type of their own: several `bytes` are a list of what is no number
+        return FieldType("primitive", "uint8", SEQUENCE) if array is None else FieldType("string", "bytes", array)
+    return FieldType("string" if name == "string" else "primitive", name, array)
 
 
-def _wires(field: ProtoField) -> tuple[int, ...]:
-    """The wire types that a field may have: arrays of numbers come packed or one by one."""
-    if field.kind in ("message", "string", "bytes"):
-        return (wire.BYTES,)
-    own = wire.SCALARS[field.kind].wire
-    return (own, wire.BYTES) if field.repeated else (own,)
+def _time_kind(message: Any) -> str | None:
+    integers = [(field.name, _PRIMITIVES[field.type - 1].startswith(("int", "uint"))) for field in message.fields]
+    return time_kind(message.full_name, integers)
 
 
-def _last(make: Callable[[memoryview, int, int], Any], default: Any, body: memoryview, spans: _Spans) -> Any:
-    return make(body, spans[0], spans[1]) if spans else default
+def _proto_of(message: Any) -> Any:
+    from google.protobuf.descriptor_pb2 import DescriptorProto
+
+    described = DescriptorProto()
+    message.CopyToProto(described)
+    return described
 
 
-def _list(make: Callable[[memoryview, int, int], Any], body: memoryview, spans: _Spans) -> list[Any]:
-    return [make(body, spans[place], spans[place + 1]) for place in range(0, len(spans), 2)]
+def _message_class(data: bytes, type_name: str) -> Any:
+    """The class of a message type; SchemaError where the descriptors are broken or lack it."""
+    if len(data) > MAX_DESCRIPTOR_BYTES:
+        raise SchemaError(
+            f"the descriptors of {shorten(type_name)} have {len(data):,} bytes, the limit is {MAX_DESCRIPTOR_BYTES:,}"
+        )
+    try:
+        from google.protobuf import descriptor_pb2, duration_pb2, message, message_factory, timestamp_pb2
+        from google.protobuf.descriptor_pool import DescriptorPool
+    except ImportError:
+        raise SchemaError(NO_PROTOBUF) from None
+    pool = DescriptorPool()
+    pending: dict[str, Any] = {}
+    # Writers leave out the times now and then, because every system knows them.
+    for module in (timestamp_pb2, duration_pb2):
+        module.DESCRIPTOR.CopyToProto(pending.setdefault(module.DESCRIPTOR.name, descriptor_pb2.FileDescriptorProto()))
+
+    def add(file: Any) -> None:
+        for needed in file.dependency:
+            if needed in pending:
+                add(pending.pop(needed))
+        for described in file.message_type:
+            _read_maps_as_arrays(described)
+        pool.AddSerializedFile(file.SerializeToString())
+
+    try:
+        for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
+            pending[file.name] = file
+        while pending:
+            add(pending.pop(next(iter(pending))))
+        return message_factory.GetMessageClass(pool.FindMessageTypeByName(type_name))
+    except KeyError:
+        raise SchemaError(f"its descriptors do not describe {shorten(type_name)}") from None
+    except (message.DecodeError, RecursionError, TypeError, ValueError) as error:
+        raise SchemaError(f"the descriptors of {shorten(type_name)} cannot be read: {shorten(str(error))}") from None
 
 
-def _text(body: memoryview, begin: int, end: int) -> str:
-    return str(body[begin:end], "utf-8", "backslashreplace")
-
-
-def _bytes(body: memoryview, begin: int, end: int) -> memoryview:
-    return body[begin:end]
-
-
-def _numbers(scalar: wire.Scalar, where: str, body: memoryview, spans: _Spans) -> Any:
-    if len(spans) == 2:
-        return wire.numbers_of(body[spans[0] : spans[1]], scalar, where)
-    packed = bytearray()  # numbers one by one are the same bytes as packed ones
-    for place in range(0, len(spans), 2):
-        packed += body[spans[place] : spans[place + 1]]
-    return wire.numbers_of(memoryview(packed), scalar, where)
-
-
-def _elements(one: _Finish, body: memoryview, spans: _Spans, *, lazy: bool) -> Any:
-    elements = Elements(len(spans) // 2, lambda place: one(body, spans[2 * place : 2 * place + 2]))
-    return elements if lazy else list(elements)
-
-
-def _time(read: _Finish, where: str, body: memoryview, spans: _Spans) -> int:
-    return time_ns(read(body, spans), where)
+def _read_maps_as_arrays(message: Any) -> None:
+    """A map is an array of keys and values on the wire, and is read as one, in the order of the message."""
+    message.options.ClearField("map_entry")
+    for inner in message.nested_type:
+        _read_maps_as_arrays(inner)

@@ -146,41 +146,18 @@ class SchemaStore:
 
     @staticmethod
     def _make(schema: Schema, encoding: str) -> MessageDecoder:
-        from penstock._src.recordings.messages.decode import RosDecoder
+        if encoding in ("ros1", "cdr"):
+            from penstock._src.recordings.messages.decode import RosDecoder
 
-        if encoding == "ros1":
-            return RosDecoder(_definitions(schema), schema.type, "ros1")
-        if encoding == "cdr":
-            return RosDecoder(_definitions(schema), schema.type, "cdr")
+            return RosDecoder(_definitions(schema), schema.type, encoding)
         if encoding == "protobuf" and schema.format == "protobuf":
             from penstock._src.recordings.messages.protobuf import ProtobufDecoder
 
             return ProtobufDecoder(schema.text.encode("latin-1"), schema.type)
         if encoding == "json" and schema.format in ("jsonschema", "none", ""):
-            return _json_decoder(schema)
+            from penstock._src.recordings.messages.json_messages import JsonDecoder
+
+            return JsonDecoder(schema.type)  # a topic's own decoder knows its first messages, and so its fields
         if encoding in ENCODINGS:
             raise SchemaError(f"{encoding} messages are described in {schema.format!r}, which penstock does not read")
         raise SchemaError(f"messages are encoded as {encoding!r}; penstock decodes {', '.join(ENCODINGS)}")
-
-
-def _json_decoder(schema: Schema) -> MessageDecoder:
-    from penstock._src.recordings.messages.json_messages import JsonDecoder, parse_json_schema, types_of_message
-
-    described = parse_json_schema(schema.text, schema.type) if schema.format == "jsonschema" else None
-    return JsonDecoder(described or types_of_message({}, schema.type), schema.type)
-
-
-def json_decoder_by_example(schema: Schema, payloads: Iterable[memoryview]) -> MessageDecoder:
-    """The decoder of a JSON topic whose schema names no fields, from its first message that is an object with some."""
-    from penstock._src.recordings.messages.json_messages import JsonDecoder, parse, types_of_message
-    from penstock.errors import MessageError
-
-    types = types_of_message({}, schema.type)
-    for payload in payloads:
-        try:
-            types = types_of_message(parse(payload, schema.type), schema.type)
-        except MessageError:
-            continue
-        if types[schema.type].fields:
-            break
-    return JsonDecoder(types, schema.type)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -43,15 +43,14 @@ def standard_definitions(distro: Distro) -> Mapping[str, MessageDef]:
     definitions: dict[str, MessageDef] = {}
     for store in stores:
         for name, (_, fields) in get_typestore(store).fielddefs.items():
-            definitions[name] = MessageDef(
-                name,
-                tuple(
-                    FieldDef(field, from_rosbags(desc, ros1=distro == "ros1"))
-                    for field, desc in fields
-                    if field != EMPTY_MEMBER
-                ),
-            )
+            definitions[name] = message_from_rosbags(name, fields, ros1=distro == "ros1")
     return definitions
+
+
+def message_from_rosbags(name: str, fields: Iterable[tuple[str, FieldDesc]], *, ros1: bool) -> MessageDef:
+    """A message type as the rosbags library describes it, as ours."""
+    own = [(field, desc) for field, desc in fields if field != EMPTY_MEMBER]
+    return MessageDef(name, tuple(FieldDef(field, from_rosbags(desc, ros1=ros1)) for field, desc in own))
 
 
 def from_rosbags(desc: FieldDesc, *, ros1: bool) -> FieldType:

@@ -24,9 +24,6 @@ from penstock.errors import LimitExceeded, RecordingError
 if TYPE_CHECKING:
     from penstock._src.recordings.recovery.report import DamageLog
 
-# No byte of the file tells how much this was, so it is a loss of an unknown number.
-UNFINISHED = "the recorder did not finish, or the rest was cut off: what should follow is in no file"
-
 
 @dataclass
 class ChunkCounts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ from pathlib import Path
 from penstock._src import formats
 from penstock._src.formats.content import foreign_content
 from penstock._src.recordings.file_window import plain_name
-from penstock._src.recordings.message_index import RecordingIndex
 from penstock._src.recordings.metadata import FILE_NAME, FileFacts, Metadata, write_metadata
 from penstock._src.recordings.recovery.report import DamageLog, RecoveryReport
 from penstock._src.recordings.recovery.scan_bytes import FileBytes
@@ -64,19 +62,6 @@ def recover(
     )
 
 
-def examine(source: str | Path) -> RecoveryReport:
-    """What `recover` would save and lose, without writing anything."""
-    path = as_path(source)
-    files = _source(path)
-    _check_kind(files)
-    log = _log_of(files)
-    for file in files.files:
-        log.file = file.name
-        _examine_file(files.kind, file, log)
-    bytes_in = sum(file.stat().st_size for file in files.files)
-    return log.report(source=str(path), output="", kind=files.kind, bytes_in=bytes_in, bytes_out=0)
-
-
 def _log_of(files: SplitFiles) -> DamageLog:
     """A log that knows of the files that are missing."""
     log = DamageLog(notes=list(files.notes))
@@ -86,29 +71,15 @@ def _log_of(files: SplitFiles) -> DamageLog:
     return log
 
 
-def _examine_file(kind: str, file: Path, log: DamageLog) -> None:
-    with _content_of(file, log, None) as source:
-        if kind == "db3":
-            from penstock._src.recordings.db3.file import Db3Index
-            from penstock._src.recordings.db3.salvage import PagedFile
-
-            PagedFile(source, log).add_to(Db3Index())
-            return
-        from penstock._src.recordings.mcap.scan import index_mcap
-        from penstock._src.recordings.ros1.scan import index_bag
-
-        add_messages = index_bag if kind == "ros1" else index_mcap
-        add_messages(source, log, RecordingIndex())
-
-
 @contextmanager
-def _content_of(file: Path, log: DamageLog, scratch_in: Path | None) -> Iterator[FileBytes]:
+def _content_of(file: Path, log: DamageLog, scratch_in: Path) -> Iterator[FileBytes]:
     """The bytes of a file; what is packed as a whole is unpacked into a folder of `scratch_in`, as far as it goes."""
     with tempfile.TemporaryDirectory(prefix=".penstock-unpack-", dir=scratch_in) as scratch:
         content = None
         if is_packed(file):
             content = Path(scratch) / "content"
-            done, is_all = unpack_prefix(file, content)
+            with content.open("xb") as target:
+                done, is_all = unpack_prefix(file, target, content.parent)
             if not is_all:
                 log.add(0, file.stat().st_size, f"the zstd stream breaks off after {done:,} decompressed bytes")
         with FileBytes(file, content) as source:
@@ -175,19 +146,11 @@ def _building(target: Path, *, overwrite: bool, directory: bool) -> Iterator[Pat
 
 
 def _take_place(partial: Path, target: Path, room: Path, *, overwrite: bool) -> None:
-    if partial.is_dir():
-        if overwrite and target.exists():
-            target.rename(room / "replaced")
-        partial.rename(target)
-    elif overwrite:
-        partial.replace(target)
-    else:
-        try:
-            os.link(partial, target)  # unlike rename, refuses a file that appeared meanwhile
-        except FileExistsError:
-            raise OutputExists(f"{target} appeared meanwhile; it is left as it is") from None
-        except OSError:
-            partial.rename(target)  # a file system without links
+    if target.exists():
+        if not overwrite:
+            raise OutputExists(f"{target} appeared meanwhile; it is left as it is")
+        target.rename(room / "replaced")
+    partial.rename(target)
 
 
 def _sync_files(partial: Path) -> int:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from penstock._src.recordings.file_window import NO_RECORD, no_record_note, unknown_loss
+from penstock._src.recordings.file_window import NO_RECORD, no_record_note, recover_hint, unknown_loss
 from penstock._src.recordings.messages.schemas import several_types
+from penstock.errors import RecordingCorrupt
 
 # Kept one by one; of a file that is broken in more places, number and bytes are reported.
 _KEPT_RANGES = 1000
+# No byte of the file tells how much this was, so it is a loss of an unknown number.
+UNFINISHED = "the recorder did not finish, or the rest was cut off: what should follow is in no file"
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,6 @@ class RecoveryReport:
     Messages that are kept without proof are such a place.
     """
     suspect_messages: int
-    lost_parts: int
     notes: tuple[str, ...]
     bytes_in: int
     bytes_out: int
@@ -70,7 +73,7 @@ class RecoveryReport:
     @property
     def lost(self) -> bool:
         """True when messages were lost, may have been lost, or were kept without proof."""
-        return bool(self.lost_messages or self.lost_unknown or self.suspect_messages or self.lost_parts)
+        return bool(self.lost_messages or self.lost_unknown or self.suspect_messages)
 
     @property
     def lost_text(self) -> str:
@@ -98,7 +101,7 @@ class DamageLog:
     types: Counter[tuple[str, str]] = field(default_factory=Counter)  # messages by topic and type
     notes: list[str] = field(default_factory=list)
     suspect: int = 0
-    lost_parts: int = 0
+    is_unfinished: bool = False
     _kept: list[Damage] = field(default_factory=list)
     _count: int = 0
     _bytes: int = 0
@@ -164,11 +167,17 @@ class DamageLog:
         if len(self._kept) < _KEPT_RANGES:
             self._kept.append(Damage(self.file, begin, end, cause, messages))
 
-    def add_end(self, size: int, cause: str) -> None:
-        """What the end of a file tells, unless a broken range that reaches to it tells as much."""
+    def add_end(self, size: int) -> None:
+        """The end of a file that was not finished, unless a broken range that reaches to it tells as much."""
         last = self._kept[-1] if self._kept and self._count == len(self._kept) else None
         if last is None or (last.file, last.end, last.messages) != (self.file, size, None):
-            self.add(size, size, cause)
+            self.is_unfinished = True
+            self.add(size, size, UNFINISHED)
+
+    def as_error(self, path: Path) -> RecordingCorrupt:
+        """The first range that cost messages, as an error."""
+        first = next((damage for damage in self._kept if damage.messages != 0), self._kept[0])
+        return RecordingCorrupt(first.cause, path=str(path), offset=first.begin, hint=recover_hint(path))
 
     def mark(self) -> tuple[int, int, int, int, int]:
         """A place to settle from: ranges kept, unknown and counted, messages lost and written so far."""
@@ -224,7 +233,6 @@ class DamageLog:
             lost_unknown=self._unknown > 0,
             lost_count=self.lost,
             suspect_messages=self.suspect,
-            lost_parts=self.lost_parts,
             notes=(*self.notes, *several_types(self.types.items())),
             bytes_in=bytes_in,
             bytes_out=bytes_out,

@@ -12,6 +12,7 @@ from penstock._src.system.files import ByteSource, ByteWindow, ReadErrors, open_
 from penstock.errors import RecordingError
 
 _WINDOW_BYTES = 256 << 10
+_JUMP_BYTES = 4096
 _SEARCH_BYTES = 1 << 20
 
 
@@ -78,8 +79,16 @@ class FileBytes(Closing, ByteWindow):
     def __init__(self, path: Path, content: Path | None = None, *, source: ByteSource | None = None) -> None:
         """`content`: where the bytes lie, when what is at `path` had to be unpacked; or `source`, open already."""
         self.content = content or path
-        super().__init__(source.duplicate(_ERRORS) if source else open_source(self.content, _ERRORS), _WINDOW_BYTES)
+        super().__init__(source.duplicate(_ERRORS) if source else open_source(self.content, _ERRORS), _JUMP_BYTES)
         self.path = path
+
+    def at(self, offset: int, n_bytes: int, ahead: int = 0) -> bytes:
+        """The more is read in a row, the more is read ahead; what a large record holds may be skipped."""
+        held_end = self._begin + len(self._held)
+        if offset < self._begin or offset + n_bytes > held_end:
+            goes_on = self._begin <= offset <= held_end
+            self.ahead_bytes = min(4 * self.ahead_bytes, _WINDOW_BYTES) if goes_on else _JUMP_BYTES
+        return super().at(offset, n_bytes, ahead)
 
     def close(self) -> None:
         self.source.close()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock._src.recordings.codecs import CODECS
 from penstock._src.recordings.file_window import NO_RECORD
+from penstock._src.recordings.framing import Framing, Places, UsualMessages
 from penstock._src.recordings.recovery.scan_bytes import ChunkBytes, ScanBytes, ScannedRecord, is_padding, pieces
 from penstock._src.recordings.ros1.records import (
     MAX_CONNECTION_BYTES,
@@ -22,9 +23,6 @@ from penstock._src.recordings.ros1.records import (
     header_fields,
     u32_from,
 )
-
-if TYPE_CHECKING:
-    from penstock._src.recordings.chunk_fetch import ChannelTopics, Places
 
 # Real headers have a few hundred bytes at most (the longest field is a topic name).
 _MAX_HEADER_BYTES = 64 << 10
@@ -162,77 +160,39 @@ class _Skeleton(NamedTuple):
     time_at: int
 
 
-class Ros1Framing:
+class Ros1Framing(Framing):
     """Messages in a chunk: header length, header (connection, op, time), data length, data."""
 
-    def __init__(self, topics_of_connections: ChannelTopics) -> None:
-        self._known = topics_of_connections
-        self._usual: _Skeleton | None = None
+    message_op = OP_MESSAGE
+    parse = staticmethod(parse_record)
 
-    def unwrap(
-        self, data: NDArray[np.uint8], start: Places, span: Places, held: Places, topic_ids: NDArray[np.int32]
-    ) -> tuple[Places, Places, dict[int, str]]:
-        usual, begin, end = self._unwrap_usual(data, start, span, held, topic_ids)
-        broken: dict[int, str] = {}
-        for place in np.flatnonzero(~usual).tolist():
-            at = int(start[place])
-            place_in = self._unwrap_one(data, at, int(span[place]), int(held[place]), int(topic_ids[place]))
-            if isinstance(place_in, str):
-                broken[place] = place_in
-            else:
-                begin[place], end[place] = at + place_in[0], at + place_in[1]
-        return begin, end, broken
+    def __init__(self, pairs: set[tuple[int, int]]) -> None:
+        super().__init__(pairs)
+        self._skeleton: _Skeleton | None = None  # the first message shows it
 
-    def _unwrap_usual(
-        self, data: NDArray[np.uint8], start: Places, span: Places, held: Places, topic_ids: NDArray[np.int32]
-    ) -> tuple[NDArray[np.bool_], Places, Places]:
-        """All messages at once whose headers look like the first one's but for the values: which, their payloads."""
-        skeleton = self._usual
+    def usual(self, data: NDArray[np.uint8], start: Places, span: Places, held: Places) -> UsualMessages | None:
+        skeleton = self._skeleton
         if skeleton is None or data.size < skeleton.head_bytes + 4:
-            return np.zeros(start.size, np.bool_), np.zeros(start.size, np.int64), np.zeros(start.size, np.int64)
+            return None
         before = skeleton.head_bytes + 4
         fits = np.minimum(span, held) >= before
         heads = data[np.where(fits, start, 0)[:, None] + np.arange(before)]
-        usual = fits & (heads[:, skeleton.columns] == skeleton.expected).all(axis=1)
-        sizes = _u32_column(heads, skeleton.head_bytes)
-        # A message ends where the next one begins; what is between them otherwise is looked at one by one.
-        usual &= before + sizes == span
-        usual &= _u32_column(heads, skeleton.time_at + 4) < _NS_PER_S
-        usual &= self._known.belong(_u32_column(heads, skeleton.connection_at), topic_ids)
-        end = np.where(usual, start + np.minimum(before + sizes, held), 0)
-        return np.asarray(usual), np.where(usual, start + before, 0), end
+        which = fits & (heads[:, skeleton.columns] == skeleton.expected).all(axis=1)
+        which &= _u32_column(heads, skeleton.time_at + 4) < _NS_PER_S
+        size = _u32_column(heads, skeleton.head_bytes)
+        return UsualMessages(which, before, size, _u32_column(heads, skeleton.connection_at))
 
-    def _unwrap_one(
-        self, data: NDArray[np.uint8], start: int, span: int, held: int, topic: int
-    ) -> tuple[int, int] | str:
-        """One message in any layout: payload begin and end relative to `start`, or what is wrong."""
-        have = min(span, held)
-        raw = data[start : start + have].tobytes()
-        record = parse_record(ChunkBytes(raw), 0, span, inner=True)
-        if record.state == "bad" or not record.op:
-            return record.why if have == span else "its header is longer than what was read of it"
-        if record.op != OP_MESSAGE:
-            return f"a record of kind {record.op} lies where the index names a message"
-        connection, size = record.number(b"conn"), record.end - record.data_at
-        if not self._known.belong(np.array([connection]), np.array([topic], np.int32))[0]:
-            return f"the message belongs to connection {connection}, which is not of this topic"
-        if record.end > span:
-            return f"the message claims {size:,} bytes, and {span - record.data_at:,} are left before the next one"
-        if record.end < span == have and not self._has_next_record(raw, record.end, record.data_at - 8):
-            left = span - record.end
-            return f"its length is broken: no record begins where it ends, {left:,} bytes before the next message"
-        if self._usual is None:
-            self._usual = _skeleton(raw[: record.data_at - 4])
-        return record.data_at, min(record.end, have)
+    def channel_and_head(self, raw: bytes, record: ScannedRecord) -> tuple[int, int]:
+        if self._skeleton is None:
+            self._skeleton = _skeleton(raw[: record.data_at - 4])
+        return record.number(b"conn"), record.data_at
 
-    @staticmethod
-    def _has_next_record(raw: bytes, at: int, header_bytes: int) -> bool:
-        """True when a record follows a message before the next message: the description of a connection."""
-        source = ChunkBytes(raw)
-        if parse_record(source, at, len(raw), inner=True).state != "bad":
+    def has_next_record(self, source: ChunkBytes, record: ScannedRecord) -> bool:
+        at, end = record.end, source.size_bytes
+        if parse_record(source, at, end, inner=True).state != "bad":
             return True
-        following = next_record(source, at, len(raw), inner=True, outer_only=False) or len(raw)
-        return is_padding(source, at, following) or begins_like_a_record(source, at, following, header_bytes)
+        following = next_record(source, at, end, inner=True, outer_only=False) or end
+        return is_padding(source, at, following) or begins_like_a_record(source, at, following, record.data_at - 8)
 
 
 def _u32_column(heads: NDArray[np.uint8], at: int) -> NDArray[np.int64]:

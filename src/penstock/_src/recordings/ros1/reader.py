@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import struct
-from array import array
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._src.recordings.chunk_fetch import ChannelTopics
 from penstock._src.recordings.chunked import ChunkedRecording
 from penstock._src.recordings.codecs import StoredChunk, check_sizes
-from penstock._src.recordings.file_window import RecordingWindow, no_record_note, recover_hint
+from penstock._src.recordings.file_window import corrupt, no_record_note, recover_hint
 from penstock._src.recordings.message_index import RecordingIndex
-from penstock._src.recordings.messages.schemas import Schema, type_name
 from penstock._src.recordings.recording import OnCorrupt
 from penstock._src.recordings.recovery.scan_bytes import FileBytes, ScannedRecord
 from penstock._src.recordings.ros1.parsing import Ros1Framing, parse_record
-from penstock._src.recordings.ros1.records import (
-    MAGIC,
-    OP_BAG_HEADER,
-    OP_CHUNK,
-    OP_CHUNK_INFO,
-    OP_CONNECTION,
-    OP_INDEX,
-    field_places,
-    header_fields,
-    u32_from,
-)
+from penstock._src.recordings.ros1.records import MAGIC, OP_BAG_HEADER, OP_CHUNK, OP_INDEX
 from penstock._src.recordings.split import SplitFiles
 from penstock._src.system.closing import on_error
 from penstock.errors import LimitExceeded, NotARecording, RecordingCorrupt, RecordingError
@@ -38,59 +23,52 @@ from penstock.errors import LimitExceeded, NotARecording, RecordingCorrupt, Reco
 if TYPE_CHECKING:
     from penstock._src.recordings.recovery.report import DamageLog
 
-_WINDOW_BYTES = 1 << 20
-_CHUNK_HEADER_BYTES = 256
-_USUAL_INDEX_BYTES = 256
 # Index entries are sorted and measured in batches of about so many, so that a long bag needs no large temporaries.
 _BATCH_MESSAGES = 1 << 14
-_MASK = (1 << 64) - 1
 
 
 class Ros1Recording(ChunkedRecording):
     """A ROS 1 bag, format 2.0."""
 
     kind: ClassVar[str] = "ros1"
-    _framing: Ros1Framing
+    framing = Ros1Framing
 
     def __init__(self, source: SplitFiles, *, on_corrupt: OnCorrupt = "raise") -> None:
         super().__init__(source.path, on_corrupt=on_corrupt, notes=source.notes)
-        window = self._open_file(source.path)
-        with on_error(self.close):
-            self._open(window)
+        with on_error(self.close), self._open_file(source.path) as file:
+            self.size_bytes = file.size_bytes
+            self._open(file)
 
-    def _open(self, window: RecordingWindow) -> None:
-        self.size_bytes = window.size_bytes
-        index_at, connection_count, chunk_count = _read_bag_header(window)
-        connections, infos, end = _read_tail(window, index_at)
-        if len(connections) != connection_count or len(infos) != chunk_count:
-            counts = f"{len(connections)} connections and {len(infos)} chunks"
-            claimed = f"{connection_count} and {chunk_count}"
-            if len(connections) < connection_count or len(infos) < chunk_count:
-                raise window.broken(f"the index ends with {counts}; the bag claims {claimed}", end)
-            self.notes.append(f"the index lists {counts}; the bag header claims {claimed}")
-        if end < self.size_bytes:
-            self.notes.append(no_record_note(self.size_bytes - end, end))
-        self._read_index(window, connections, infos, index_at)
-        self._framing = Ros1Framing(ChannelTopics(self._pairs))
-
-    def _read_index(
-        self, window: RecordingWindow, connections: dict[int, tuple[str, Schema]], infos: ChunkInfos, index_at: int
-    ) -> None:
+    def _open(self, file: FileBytes) -> None:
         """The index as the bag has it; where it does not hold, as a scan of the whole bag finds it."""
-        index = RecordingIndex()
-        topics = {number: index.topics.number(name, "ros1", schema) for number, (name, schema) in connections.items()}
-        indexer = Ros1Indexer(window, index, topics)
         try:
-            indexer.run(infos, index_at)
-            self.notes += indexer.notes
-            index.pairs = set(topics.items())
+            index = self._read_index(file)
         except (RecordingCorrupt, LimitExceeded) as error:
             index, log = self._scanned()
             if log.lost and self._on_corrupt == "raise":
                 raise
-            self.notes.append(f"its index is wrong ({error.message}); the bag was scanned")
+            self.notes.append(f"{error.message}; the bag was scanned")
             log.report_to(self._add_loss, self.notes)
         self._set_index(index)
+
+    def _read_index(self, file: FileBytes) -> RecordingIndex:
+        from penstock._src.recordings.ros1.scan import survey_bag, topic_number
+
+        _check_header(file)
+        survey = survey_bag(file)
+        counts = f"{len(survey.connections)} connections and {len(survey.chunk_messages)} chunks"
+        claimed = f"{survey.connection_count} and {survey.chunk_count}"
+        if len(survey.connections) < survey.connection_count or len(survey.chunk_messages) < survey.chunk_count:
+            raise corrupt(file.path, f"the index ends with {counts}; the bag claims {claimed}", survey.end)
+        if (len(survey.connections), len(survey.chunk_messages)) != (survey.connection_count, survey.chunk_count):
+            self.notes.append(f"the index lists {counts}; the bag header claims {claimed}")
+        if survey.end < self.size_bytes:
+            self.notes.append(no_record_note(self.size_bytes - survey.end, survey.end))
+        index = RecordingIndex()
+        topics = {number: topic_number(index.topics, *each) for number, each in survey.connections.items()}
+        index.pairs = set(topics.items())
+        self.notes += Ros1Indexer(file, index, topics).run(survey.chunk_messages, survey.index_at)
+        return index
 
     def _scanned(self) -> tuple[RecordingIndex, DamageLog]:
         from penstock._src.recordings.recovery.report import DamageLog
@@ -102,10 +80,10 @@ class Ros1Recording(ChunkedRecording):
         return index, log
 
 
-def _read_bag_header(window: RecordingWindow) -> tuple[int, int, int]:
-    """Where the index begins, how many connections and chunks it holds."""
-    path, size = window.path, window.size_bytes
-    magic = window.at(0, min(len(MAGIC), size), 4096)
+def _check_header(file: FileBytes) -> None:
+    """Refuse what is no bag with an index."""
+    path, size = file.path, file.size_bytes
+    magic = file.at(0, len(MAGIC))
     if magic != MAGIC:
         if magic.startswith(b"#ROSBAG V") or magic.startswith(b"#ROSRECORD"):
             version = magic.decode("ascii", errors="replace").strip()
@@ -114,11 +92,9 @@ def _read_bag_header(window: RecordingWindow) -> tuple[int, int, int]:
                 hint="rewrite it with ROS 1: rosbag filter old.bag new.bag True",
             )
         if size < len(MAGIC) and MAGIC.startswith(magic):
-            raise window.broken(f"the file is {size} bytes long, too short for a bag", size)
+            raise corrupt(path, f"the file is {size} bytes long, too short for a bag", size)
         raise NotARecording(f"{path}: not a ROS 1 bag: it begins with {magic[:13]!r}")
-    record = _record(window, len(MAGIC), 4096)
-    if record.op != OP_BAG_HEADER:
-        raise window.broken(f"a record of kind {record.op} lies where the bag header must be", len(MAGIC))
+    record = _record(file, len(MAGIC), OP_BAG_HEADER)
     if record.fields.get(b"encryptor"):
         raise RecordingError(f"{path}: encrypted by {record.text(b'encryptor')!r}", hint="decrypt it with ROS 1 first")
     index_at = record.number(b"index_pos")
@@ -130,75 +106,17 @@ def _read_bag_header(window: RecordingWindow) -> tuple[int, int, int]:
             hint=recover_hint(path),
         )
     if index_at > size or index_at < record.end:
-        raise window.broken(f"the index should begin at byte {index_at:,}; the file has {size:,}: it was cut", size)
-    return index_at, record.number(b"conn_count"), record.number(b"chunk_count")
+        raise corrupt(path, f"the index should begin at byte {index_at:,}; the file has {size:,}: it was cut", size)
 
 
-def _record(window: RecordingWindow, at: int, ahead: int) -> ScannedRecord:
-    """The record at a position, which must be whole; `ahead`: so many bytes from there will be asked for."""
-    window.ahead_bytes = ahead
-    record = parse_record(window, at, window.size_bytes, inner=False)
+def _record(file: FileBytes, at: int, op: int) -> ScannedRecord:
+    """The record at a position, which must be whole and of a kind."""
+    record = parse_record(file, at, file.size_bytes, inner=False)
     if record.state != "whole":
-        raise window.broken(f"{record.why}: it was cut" if record.state == "cut" else record.why, at)
+        raise corrupt(file.path, f"{record.why}: it was cut" if record.state == "cut" else record.why, at)
+    if record.op != op:
+        raise corrupt(file.path, f"a record of kind {record.op} lies where one of kind {op} must be", at)
     return record
-
-
-def _read_tail(window: RecordingWindow, at: int) -> tuple[dict[int, tuple[str, Schema]], ChunkInfos, int]:
-    """The connections and the chunk list at the end of the file, and where what is no record begins."""
-    connections: dict[int, tuple[str, Schema]] = {}
-    infos = ChunkInfos()
-    while at < window.size_bytes:
-        try:
-            at = _read_tail_record(window, at, connections, infos)
-        except RecordingCorrupt:
-            break  # whether anything is missing is seen by the numbers that the bag header claims
-    return connections, infos, at
-
-
-def _read_tail_record(
-    window: RecordingWindow, at: int, connections: dict[int, tuple[str, Schema]], infos: ChunkInfos
-) -> int:
-    """Take one record of the index; where it ends."""
-    record = _record(window, at, _WINDOW_BYTES)
-    data = window.at(record.data_at, record.end - record.data_at)
-    if record.op == OP_CONNECTION:
-        described = header_fields(data) or {}
-        if b"type" not in described:
-            raise window.broken("a connection without a type", record.data_at)
-        # Definitions have comments in any 8-bit encoding: a comment must not cost the topic.
-        kind, text = (described.get(key, b"").decode("utf-8", "replace") for key in (b"type", b"message_definition"))
-        connections[record.number(b"conn")] = (record.text(b"topic"), Schema(type_name(kind), "ros1msg", text))
-    elif record.op == OP_CHUNK_INFO:
-        infos.add(record.number(b"chunk_pos"), struct.iter_unpack("<II", data))
-    return record.end
-
-
-class ChunkInfos:
-    """Where the end of the bag says that chunks begin, and how many messages of each connection they hold."""
-
-    def __init__(self) -> None:
-        self._positions, self._counts = array("Q"), array("Q")
-
-    def __len__(self) -> int:
-        return len(self._positions)
-
-    def add(self, position: int, counts: Iterable[tuple[int, int]]) -> None:
-        """`counts`: messages by connection, kept as one number that another list of counts does not give."""
-        self._positions.append(position)
-        self._counts.append(sum(_weighted_count(*each) for each in counts) & _MASK)
-
-    def in_file_order(self, end: int) -> Iterator[tuple[int, int, int]]:
-        """Position, counts, and where the next chunk (or, at last, the index) begins."""
-        positions = np.array(self._positions, np.uint64)
-        order = np.argsort(positions, kind="stable").tolist()
-        for place, number in enumerate(order):
-            following = self._positions[order[place + 1]] if place + 1 < len(order) else end
-            yield self._positions[number], self._counts[number], following
-
-
-def _weighted_count(connection: int, count: int) -> int:
-    """A count weighted by connection: sums of these are equal when the counts of all connections are."""
-    return count * (connection * 0x9E3779B97F4A7C15 & _MASK | 1)
 
 
 class Ros1Indexer:
@@ -207,104 +125,66 @@ class Ros1Indexer:
     Where one does not hold, the records of the bag decide what is there (`index_bag` in `scan.py`).
     """
 
-    def __init__(self, window: RecordingWindow, index: RecordingIndex, topic_of_connection: dict[int, int]) -> None:
-        self.notes: list[str] = []
-        self._window = window
+    def __init__(self, file: FileBytes, index: RecordingIndex, topic_of_connection: dict[int, int]) -> None:
+        self._file = file
         self._topic_of_connection = topic_of_connection
         self._index = index
-        self._usual: tuple[int, int, int, int] | None = None
 
-    def run(self, infos: ChunkInfos, index_at: int) -> None:
-        """Take the index of every chunk; RecordingCorrupt or LimitExceeded where one does not hold."""
+    def run(self, chunks: dict[int, int], index_at: int) -> list[str]:
+        """Take the index of every chunk; RecordingCorrupt or LimitExceeded where one does not hold.
+
+        `chunks`: messages by position, as the end of the bag tells them. Gives notes.
+        """
         padding: list[tuple[int, int]] = []
-        for position, counts, end in infos.in_file_order(index_at):
+        positions = sorted(chunks)
+        for position, end in zip(positions, [*positions[1:], index_at], strict=False):
             if self._index.entry_count >= _BATCH_MESSAGES:
-                self._index.flush_entries(self._window.path, _times_and_offsets)
+                self._index.flush_entries(self._file.path, _times_and_offsets)
             count, at = self._add_chunk(position, end)
-            if count != counts:
+            if count != chunks[position]:
                 what = "the chunk's index and the end of the bag count its messages differently"
-                raise self._window.broken(what, position)
+                raise corrupt(self._file.path, what, position)
             if at < end:
                 padding.append((end - at, at))
-        if padding:
-            self.notes.append(no_record_note(sum(n_bytes for n_bytes, _ in padding), padding[0][1], len(padding)))
-        self._index.flush_entries(self._window.path, _times_and_offsets)
+        self._index.flush_entries(self._file.path, _times_and_offsets)
+        if not padding:
+            return []
+        return [no_record_note(sum(n_bytes for n_bytes, _ in padding), padding[0][1], len(padding))]
 
     def _add_chunk(self, position: int, end: int) -> tuple[int, int]:
-        """One chunk and its index records, which lie before `end`; the counts listed, and where the records end."""
-        window = self._window
-        record = _record(window, position, _CHUNK_HEADER_BYTES)
-        if record.op != OP_CHUNK:
-            raise window.broken(f"a record of kind {record.op} lies where the index names a chunk", position)
-        data_at, stored_bytes = record.data_at, record.end - record.data_at
+        """One chunk and its index records, which lie before `end`; messages listed, and where the records end."""
+        path = self._file.path
+        record = _record(self._file, position, OP_CHUNK)
         codec, raw_bytes = record.text(b"compression"), record.number(b"size")
         if record.end > end:
-            left = f"the chunk claims {stored_bytes:,} bytes, and {end - data_at:,} are left for it"
-            raise window.broken(left, position)
-        check_sizes(window.path, position, codec, stored_bytes, raw_bytes)
-        if codec == "none" and raw_bytes != stored_bytes:
-            raise window.broken(f"the plain chunk claims {raw_bytes:,} bytes and holds {stored_bytes:,}", position)
-        number = self._index.chunks.add(StoredChunk(data_at, stored_bytes, raw_bytes, codec))
-        return self._add_index_records(number, data_at + stored_bytes, end)
+            left = f"the chunk claims {record.length:,} bytes, and {end - record.data_at:,} are left for it"
+            raise corrupt(path, left, position)
+        check_sizes(path, position, codec, record.length, raw_bytes)
+        if codec == "none" and raw_bytes != record.length:
+            raise corrupt(path, f"the plain chunk claims {raw_bytes:,} bytes and holds {record.length:,}", position)
+        number = self._index.chunks.add(StoredChunk(record.data_at, record.length, raw_bytes, codec))
+        return self._add_index_records(number, record.end, end)
 
     def _add_index_records(self, chunk: int, at: int, end: int) -> tuple[int, int]:
-        window = self._window
-        # The header of the next chunk is wanted right after, and lies behind these records.
-        ahead = min(end - at + _CHUNK_HEADER_BYTES, _WINDOW_BYTES)
         total = 0
         while at < end:
-            try:
-                connection, count, data_at = self._index_record(at, ahead)
-            except RecordingCorrupt:
+            record = parse_record(self._file, at, end, inner=False)
+            if record.state != "whole":
                 break  # whether anything is missing is seen by the counts
-            if count < 0:
-                raise window.broken("a record that is not an index follows a chunk's index", at)
-            if data_at + 12 * count > end:
-                break
-            entries = window.at(data_at, 12 * count, ahead)
+            if record.op != OP_INDEX:
+                raise corrupt(self._file.path, "a record that is not an index follows a chunk's index", at)
+            connection, count = record.number(b"conn"), record.number(b"count")
             topic = self._topic_of_connection.get(connection)
             if topic is None and count:
-                raise window.broken(f"an index record of connection {connection}, which the bag does not list", at)
+                what = f"an index record of connection {connection}, which the bag does not list"
+                raise corrupt(self._file.path, what, at)
             if topic is not None and count:
-                self._index.add_entries(topic, chunk, entries, count)
-            total += _weighted_count(connection, count)
-            at = data_at + 12 * count
-        return total & _MASK, at
-
-    def _index_record(self, at: int, ahead: int) -> tuple[int, int, int]:
-        """Connection, count (-1: another kind of record) and where its entries begin."""
-        window = self._window
-        if self._usual is not None:
-            size, mask, skeleton, places = self._usual
-            if at + size <= window.size_bytes:
-                raw = window.at(at, size, ahead)
-                if int.from_bytes(raw, "little") & mask == skeleton:
-                    count = u32_from(raw, places & 0xFFFF)[0]
-                    if u32_from(raw, size - 4)[0] == 12 * count:
-                        return u32_from(raw, places >> 16)[0], count, at + size
-        record = _record(window, at, ahead)
-        if record.op != OP_INDEX:
-            return 0, -1, at
-        if record.data_at - at <= _USUAL_INDEX_BYTES:
-            self._usual = _index_skeleton(window.at(at, record.data_at - at))
-        return record.number(b"conn"), record.number(b"count"), record.data_at
+                self._index.add_entries(topic, chunk, self._file.at(record.data_at, record.length), count)
+            total += count
+            at = record.end
+        return total, at
 
 
 def _times_and_offsets(entries: bytearray, path: Path) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
     table = np.frombuffer(entries, "<u4").reshape(-1, 3)
     return table[:, 0].astype(np.int64) * 1_000_000_000 + table[:, 1], table[:, 2]
-
-
-def _index_skeleton(record: bytes) -> tuple[int, int, int, int]:
-    """(bytes, mask, masked value, places of connection and count) of an index record that was found valid.
-
-    Thousands of these records differ only in three numbers; comparing all other bytes as one integer is what makes
-    opening a bag of ten thousand chunks a matter of a blink.
-    """
-    mask = bytearray(b"\xff" * len(record))
-    places = field_places(record[4:-4])
-    for begin, end in (places[b"conn"], places[b"count"], (len(record) - 8, len(record) - 4)):
-        mask[4 + begin : 4 + end] = bytes(end - begin)
-    number = int.from_bytes(mask, "little")
-    packed = 4 + places[b"conn"][0] << 16 | 4 + places[b"count"][0]
-    return len(record), number, int.from_bytes(record, "little") & number, packed

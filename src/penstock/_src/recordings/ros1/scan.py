@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from penstock._src.recordings.codecs import StoredChunk
-from penstock._src.recordings.messages.schemas import Schema, type_name
-from penstock._src.recordings.recovery.record_walk import UNFINISHED, ChunkWalk, ScanSink
+from penstock._src.recordings.messages.schemas import Schema, TopicTable, type_name
+from penstock._src.recordings.recovery.record_walk import ChunkWalk, ScanSink
 from penstock._src.recordings.recovery.report import DamageLog
 from penstock._src.recordings.recovery.scan_bytes import FileBytes, ScanBytes, ScannedRecord
 from penstock._src.recordings.recovery.scan_index import IndexSink
@@ -45,15 +46,17 @@ def recover_bag(source: FileBytes, target: Path, log: DamageLog, *, keep_suspect
 
 def index_bag(source: FileBytes, log: DamageLog, index: RecordingIndex, file: int = 0) -> None:
     """Add every message that is whole to an index; `log` counts what is lost."""
-
-    def topic_of(name: bytes, described: bytes | None) -> int:
-        fields = header_fields(described or b"") or {}
-        kind, text = (fields.get(key, b"").decode("utf-8", "replace") for key in (b"type", b"message_definition"))
-        return index.topics.number(name.decode("utf-8", "replace"), "ros1", Schema(type_name(kind), "ros1msg", text))
-
-    sink = IndexSink(index, topic_of, source.size_bytes, file)
+    sink = IndexSink(index, partial(topic_number, index.topics), source.size_bytes, file)
     BagScan(sink, log, survey_bag(source), source.path).run(source)
     sink.flush()
+
+
+def topic_number(topics: TopicTable, name: bytes, described: bytes | None) -> int:
+    """The number of a connection's topic."""
+    fields = header_fields(described or b"") or {}
+    # Definitions have comments in any 8-bit encoding: a comment must not cost the topic.
+    kind, text = (fields.get(key, b"").decode("utf-8", "replace") for key in (b"type", b"message_definition"))
+    return topics.number(name.decode("utf-8", "replace"), "ros1", Schema(type_name(kind), "ros1msg", text))
 
 
 class _BagCopy:
@@ -82,16 +85,18 @@ class BagSurvey:
     connections: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
     chunk_messages: dict[int, int] = field(default_factory=dict)
     index_at: int = 0
+    connection_count: int = 0
     chunk_count: int = 0
     compression: Literal["none", "lz4", "bz2"] = "none"
     tail_at: int = _NOWHERE  # behind it lies no message
+    end: int = 0  # where the records of the index end
 
 
 def survey_bag(source: FileBytes) -> BagSurvey:
     """Hop over the records, payloads unread, until one is broken; from the index, where the bag says where it is."""
     connections: dict[int, tuple[bytes, bytes]] = {}
     chunk_messages: dict[int, int] = {}
-    index_at, chunk_count, tail_at = 0, 0, _NOWHERE
+    index_at, connection_count, chunk_count, tail_at = 0, 0, 0, _NOWHERE
     compression: Literal["none", "lz4", "bz2"] | None = None
     at = len(MAGIC)
     while at < source.size_bytes:
@@ -107,6 +112,7 @@ def survey_bag(source: FileBytes) -> BagSurvey:
         at = record.end
         if record.op == OP_BAG_HEADER:
             index_at, chunk_count = record.number(b"index_pos"), record.number(b"chunk_count")
+            connection_count = record.number(b"conn_count")
             tail = parse_record(source, index_at, source.size_bytes, inner=False)
             if index_at and tail.state == "whole" and tail.op in (OP_CONNECTION, OP_CHUNK_INFO):
                 tail_at = index_at
@@ -119,7 +125,9 @@ def survey_bag(source: FileBytes) -> BagSurvey:
             chunk_messages[record.number(b"chunk_pos")] = total
         elif record.op == OP_CHUNK and record.end <= tail_at < source.size_bytes:
             at = tail_at
-    return BagSurvey(connections, chunk_messages, index_at, chunk_count, compression or "none", tail_at)
+    return BagSurvey(
+        connections, chunk_messages, index_at, connection_count, chunk_count, compression or "none", tail_at, at
+    )
 
 
 class BagScan(ChunkWalk):
@@ -154,7 +162,7 @@ class BagScan(ChunkWalk):
 
     def _note_truncation(self, size: int) -> None:
         if self._survey.index_at == 0:
-            self.log.add_end(size, UNFINISHED)
+            self.log.add_end(size)
         elif self._survey.index_at > size:
             known = 0 if self.whole_chunks == self._survey.chunk_count else None
             self.log.add(size, self._survey.index_at, "the file was cut here: its index began further on", known)

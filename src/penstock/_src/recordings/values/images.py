@@ -42,9 +42,6 @@ class EncodedImage(NamedTuple):  # one is made per message: a frozen dataclass t
     format: str
     data: memoryview
 
-    def __repr__(self) -> str:
-        return f"EncodedImage({self.format!r}, {len(self.data):,} bytes)"
-
 
 class ImageReader:
     """Reads the image of every message of a topic; its data is a view into the payload."""
@@ -62,9 +59,6 @@ class ImageReader:
         else:
             known = ", ".join(sorted(COMPRESSED_TYPES | RAW_TYPES))
             raise SchemaError(f"{decoder.type_name} holds no image that can be read; known are {known}")
-
-    def __repr__(self) -> str:
-        return f"ImageReader({self._type_name})"
 
     def __call__(self, payload: Payload) -> EncodedImage | RawImage:
         """The image of one message."""
@@ -85,9 +79,6 @@ class VideoPacket(NamedTuple):
     codec: StreamCodec
     data: memoryview
 
-    def __repr__(self) -> str:
-        return f"VideoPacket({self.codec}, {len(self.data):,} bytes)"
-
 
 class VideoReader:
     """Reads the coded image of every message of a topic."""
@@ -97,9 +88,6 @@ class VideoReader:
             raise SchemaError(f"{decoder.type_name} holds no video; known are {', '.join(sorted(VIDEO_TYPES))}")
         self._type_name = decoder.type_name
         self._read = decoder.reader([_CODEC_FIELD[decoder.type_name], "data"])
-
-    def __repr__(self) -> str:
-        return f"VideoReader({self._type_name})"
 
     def __call__(self, payload: Payload) -> VideoPacket:
         """The coded image of one message."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from penstock._src.recordings.messages.decoder import MessageDecoder, Payload, Reader
 from penstock._src.recordings.recording import Recording, Topic
-from penstock.errors import ConfigError, LimitExceeded, MessageError, RecordingError
+from penstock.errors import ConfigError, MessageError, RecordingError
 
 TRANSFORM_TYPES = frozenset(("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage"))
 NAMES = ("x", "y", "z", "qx", "qy", "qz", "qw")
@@ -24,7 +24,6 @@ NAMES = ("x", "y", "z", "qx", "qy", "qz", "qw")
 _STATIC_SUFFIX = "tf_static"
 _ARROW = re.compile(r"\s*(\S+?)\s*(?:→|->)\s*(\S+)\s*")
 _BROKEN = -1  # the set of a broken message: it counts as holding any transform, and reading it reports it
-_MOST_SETS = 10_000  # different sets of transforms in the messages of a recording
 
 Edge = tuple[str, str]  # parent, child
 
@@ -157,13 +156,6 @@ def _scan(recording: Recording, topic: Topic) -> list[tuple[Edge, EdgeMessages]]
                 places, stamps = own.setdefault(edge, (array("q"), array("q")))
                 places.append(place)
                 stamps.append(stamp_ns)
-        if len(known) > _MOST_SETS:
-            raise LimitExceeded(
-                f"{recording.path}: the messages of {topic.name} hold {len(known):,} different sets of transforms, "
-                f"and at most {_MOST_SETS:,} are read",
-                size=len(known),
-                limit=_MOST_SETS,
-            )
     pairs = []
     for edge in dict.fromkeys(edge for edges in known for edge in edges):
         holding = np.array([edge in edges for edges in known])

@@ -84,9 +84,9 @@ class VectorReader:
     covariances; several paths are separated by commas. The result is `value * scale + offset`, after degrees became
     radians when `unit` is "deg".
 
-    Where the message names its values (the `name` of a JointState; `names_path` says where if it is elsewhere), values
-    go by name: `names` picks and orders them, and without `names` the first message fixes the order. `names_path=""`
-    turns that off. Where it does not, `names` only labels the dimensions.
+    Where the message names its values (the `name` of a JointState), values go by name: `names` picks and orders them,
+    and without `names` the first message fixes the order. `by_name=False` turns that off. Where the message does not,
+    `names` only labels the dimensions.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class VectorReader:
         path: str | FieldPath,
         *,
         names: Sequence[str] | None = None,
-        names_path: str | None = None,
+        by_name: bool = True,
         scale: float | Sequence[float] = 1.0,
         offset: float | Sequence[float] = 0.0,
         unit: Unit | None = None,
@@ -109,7 +109,7 @@ class VectorReader:
         if not self._leaves:
             raise ConfigError(f"{self._where} holds no numbers")
         self._names = _checked_names(names, self._where)
-        self._names_path = self._find_names_path(decoder, names_path)
+        self._names_path = self._find_names_path(decoder) if by_name else None
         places = [leaf.path for leaf in self._leaves]
         self._joint_path = ONE_JOINT.get(decoder.type_name)
         self._joint: str | None = None  # whose messages these are; the first tells
@@ -129,9 +129,6 @@ class VectorReader:
         self._offset = _per_dimension(offset, "offset", self._where)
         self._is_plain = bool(np.all(self._scale == 1.0) and np.all(self._offset == 0.0))
         self._check_factors()
-
-    def __repr__(self) -> str:
-        return f"VectorReader({self._where}, {'?' if self.size is None else self.size} × float64)"
 
     @property
     def size(self) -> int | None:
@@ -223,17 +220,9 @@ class VectorReader:
         order = [places[name] for name in self._names]
         return None if order == list(range(len(names))) else np.array(order, dtype=np.intp)
 
-    def _find_names_path(self, decoder: MessageDecoder, names_path: str | None) -> FieldPath | None:
+    def _find_names_path(self, decoder: MessageDecoder) -> FieldPath | None:
         """Where the names of the values lie, with the same slice that the values have."""
-        if names_path == "":
-            return None
         leaf = self._leaves[0]
-        if names_path is not None:
-            path = parse_path(names_path)
-            field = decoder.field_at(path)
-            if field is None or field.type.kind != "string" or field.type.array is None:
-                raise ConfigError(f"names_path '{names_path}' of {decoder.type_name} is not an array of strings")
-            return _with_selector(path, leaf) if path.parts[-1].selector is None else path
         if decoder.type_name in PER_JOINT:
             return self._names_of_joints(decoder)
         if len(self._leaves) != 1 or not leaf.is_array or leaf.path != self.path:

@@ -52,7 +52,7 @@ def test_the_template_to_write_into_info_is_named_and_right(tmp_path: Path, temp
     with pytest.raises(DataSetCorrupt, match="the video file is missing") as caught:
         penstock.convert(root, tmp_path / "new")
     hints.append(str(caught.value.hint))
-    hints += [str(problem.hint) for problem in check(root).problems if "the video file is missing" in problem.message]
+    hints += [str(problem.hint) for problem in check(root).problems if "not there" in problem.message]
     assert len(hints) == 5 and all(f'in meta/info.json set "video_path": "{template}"' in hint for hint in hints), hints
     version21.edit_info(root, video_path=template)
     assert open_store(root).rows == 32 and check(root).is_clean

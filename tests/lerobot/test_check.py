@@ -14,8 +14,9 @@ import pytest
 from penstock._src.conversion.commit.writer import DataSetWriter
 from penstock._src.lerobot.check.dataset import check
 from penstock._src.lerobot.features import Feature
+from penstock._src.media.mp4.boxes import mjpeg_stsd
 from penstock._src.media.mp4.index import read_index
-from penstock._src.media.mp4.writer import Mp4Writer, mjpeg_stsd
+from penstock._src.media.mp4.writer import Mp4Writer
 from tests.lerobot.making import CAMERA, FPS, HEIGHT, IMAGE, IMAGE_FEATURES, WIDTH, jpegs, make
 
 SHARED_V21 = Path(__file__).resolve().parents[3] / "shared/data/lerobot/g1_v21"

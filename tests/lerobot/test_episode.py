@@ -11,7 +11,7 @@ import pytest
 from penstock._src.conversion.commit.writer import DataSetWriter
 from penstock._src.lerobot import layout
 from penstock._src.lerobot.read.reader import open_data_set
-from penstock._src.media.mp4.writer import mjpeg_stsd
+from penstock._src.media.mp4.boxes import mjpeg_stsd
 from penstock.errors import DataSetError, ImageError, OutputFailed, VideoError
 from tests.lerobot import reading
 from tests.lerobot.making import (

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from penstock._src.media.mp4 import boxes as mp4_boxes
+from penstock._src.media.mp4.boxes import mjpeg_stsd
 from penstock._src.media.mp4.index import VideoIndex, read_index
-from penstock._src.media.mp4.writer import Mp4Writer, mjpeg_stsd
+from penstock._src.media.mp4.writer import Mp4Writer
 from penstock.errors import LimitExceeded, VideoError
 from tests.media.images import jpegs, rgb_image
 

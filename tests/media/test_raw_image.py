@@ -121,15 +121,6 @@ def test_yuv_4_2_0(encoding: str, padding: int) -> None:
     assert near(raw_image.to_rgb(message), bt601(y, *full))
 
 
-def test_yuv_4_4_4() -> None:
-    y, u, v = planes()
-    chroma = np.stack([u, v], axis=-1).reshape(2 * HEIGHT, WIDTH)
-    message = raw(np.concatenate([y, chroma]), "nv24", rows=2 * HEIGHT)
-    assert near(raw_image.to_rgb(message), bt601(y, u, v))
-    with pytest.raises(ImageError, match="nv24 rows of 22 bytes for 18 pixels"):
-        raw_image.to_rgb(raw(np.concatenate([y, chroma]), "nv24", rows=2 * HEIGHT, padding=4))
-
-
 def mosaic(rgb: NDArray[Any], pattern: str) -> NDArray[Any]:
     flat = np.empty(rgb.shape[:2], rgb.dtype)
     for place, colour in enumerate(pattern):

@@ -13,7 +13,8 @@ from penstock._src.lerobot import layout
 from penstock._src.lerobot.features import Description, Feature
 from penstock._src.lerobot.layout import FilePosition, FreshNames, VideoSpan
 from penstock._src.media.image import jpeg
-from penstock._src.media.mp4.writer import Mark, Mp4Writer, SampleTable, mjpeg_stsd
+from penstock._src.media.mp4.boxes import mjpeg_stsd
+from penstock._src.media.mp4.writer import Mark, Mp4Writer, SampleTable
 from penstock.errors import DataSetCorrupt, DataSetError, ImageError, VideoError
 
 if TYPE_CHECKING:

@@ -178,11 +178,6 @@ class NumericStats:
         stats._ragged = {int(dim): QuantileSketch.from_state(sketch) for dim, sketch in state["ragged"].items()}
         return stats
 
-    def quantile_range(self, fraction: float, spread: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Per dimension, the values at the fractions `fraction - spread` and `fraction + spread`."""
-        low, high = self._quantiles([max(fraction - spread, 0.0), min(fraction + spread, 1.0)])
-        return low, high
-
     def _quantiles(self, fractions: list[float]) -> NDArray[np.float64]:
         values = self._sketch.quantiles(fractions)
         for dim, sketch in self._ragged.items():

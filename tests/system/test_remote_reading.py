@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-import penstock
+import penstock.recordings
 from penstock._src.cli import main
 from penstock._src.lerobot.check.dataset import check
 from penstock._src.lerobot.features import Feature

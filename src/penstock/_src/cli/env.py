@@ -12,7 +12,7 @@ from penstock._src.cli.display import print_json
 from penstock._src.system.units import format_bytes, format_size, parse_duration_ns, parse_workers
 
 LIBRARIES = ("av", "h5py", "numpy", "opencv-python-headless", "psutil", "pyarrow", "pyyaml", "rich", "rosbags")
-NEIGHBOURS = ("lerobot", "torch", "torchcodec", "nvidia-ml-py")
+NEIGHBOURS = ("lerobot", "torch", "torchcodec")
 
 
 def add_parser(verbs: Any) -> None:

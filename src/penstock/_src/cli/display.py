@@ -157,6 +157,19 @@ def count(number: int, plural: str) -> str:
     return f"{number:,} {first.removesuffix('s') if number == 1 else first}{space}{rest}"
 
 
+def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """Columns under one another, without borders; those in `right` end at one edge."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  "
+        + "  ".join(
+            cell.rjust(width) if number in right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in rows
+    ]
+
+
 def problem_lines(problems: Sequence[Problem], path: str = "") -> list[str]:
     """Findings for people; `path` is where they were looked for, which a message may name itself."""
     lines = []

@@ -27,7 +27,7 @@ from penstock._src.lerobot.read.version21 import EPISODES_PATH, TASKS_PATH
 from penstock._src.lerobot.stats import Stats
 from penstock._src.lerobot.write import closing
 from penstock._src.lerobot.write.modality import modality
-from penstock._src.lerobot.write.resume import refuse_faults, remove_empty, size_of
+from penstock._src.lerobot.write.resume import remove_empty, require
 from penstock._src.lerobot.write.sink import DataSetFiles, EpisodeFiles, WrittenEpisode
 from penstock._src.lerobot.write.spool import PartWriter
 from penstock._src.lerobot.write.videos import VideoFiles
@@ -152,15 +152,10 @@ class Version21Sink(DataSetFiles):
         """Look at every file that the records name: each has the size that it was committed with."""
         for relative in ("data", "meta", "videos"):
             layout.check_directory(self.root, relative)
-        faults: list[str] = []
         for record in records:
             for path, size_bytes in self._files(record):
-                if (actual_bytes := size_of(path)) is None:
-                    faults.append(f"{path}: missing")
-                elif actual_bytes != size_bytes:
-                    faults.append(f"{path}: {actual_bytes:,} bytes, {size_bytes:,} were committed")
+                require(path, size_bytes, size_bytes)
             self._committed += 1
-        refuse_faults(self.root, faults)
 
     def _files(self, record: Mapping[str, Any]) -> Iterator[tuple[Path, int]]:
         episode = record["episode_index"]

@@ -173,7 +173,7 @@ def test_bayer_patterns(pattern: str) -> None:
         (Raw(7, 9, "rgb8", 26, memoryview(bytes(189))), "step is 26 bytes, 9 pixels of rgb8 need 27"),
         (Raw(7, 9, "mono16", 17, memoryview(bytes(189))), "step is 17 bytes, 9 pixels of mono16 need 18"),
         (Raw(7, 9, "rgb8", 27, memoryview(bytes(188))), "188 bytes, 7 rows of 27 bytes need 189"),
-        (Raw(7, 9, "rgb8", 27, memoryview(bytes(189 + 54))), "243 bytes, 7 rows of 27 bytes are 189: 2 rows too many"),
+        (Raw(7, 9, "rgb8", 27, memoryview(bytes(189 + 54))), "243 bytes, 7 rows of 27 bytes need 189"),
         (Raw(8, 8, "nv12", 8, memoryview(bytes(95))), "95 bytes, 12 rows of 8 bytes need 96"),
         (Raw(7, 9, "rgb8", 0, memoryview(b"")), "step is 0 bytes"),
         (Raw(7, 0, "rgb8", 27, memoryview(bytes(189))), "0×7"),

@@ -71,6 +71,20 @@ class Bits:
         value = self.ue()
         return (value + 1) // 2 if value & 1 else -(value // 2)
 
+    def video_signal(self) -> bool:
+        """Whether luma uses all values, from the beginning of the video usability information."""
+        if self.flag() and self.u(8) == 255:
+            self.skip(32)
+        if self.flag():
+            self.flag()
+        if not self.flag():
+            return False
+        self.skip(3)
+        full_range = self.flag()
+        if self.flag():
+            self.skip(24)
+        return full_range
+
 
 def unescaped(unit: bytes) -> bytes:
     """The unit without the 03 that stands between 00 00 and a byte below 04."""
@@ -130,7 +144,6 @@ class PictureFormat(NamedTuple):
     bit_depth: int
     full_range: bool
     reorder: int  # pictures that a decoder may have to hold back
-    held: int  # pictures that a decoder keeps as references
     progressive: bool = True
 
     @property

@@ -109,13 +109,8 @@ def rows(image: RawImage, kind: str, samples: int, *, lines: int | None = None) 
         raise ImageError(f"image step is {step} bytes, {width} pixels of {image.encoding} need {row_bytes}")
     held = height if lines is None else lines
     needed_bytes, held_bytes = held * step, len(image.data)
-    if held_bytes < needed_bytes:
+    if not needed_bytes <= held_bytes < needed_bytes + step:
         raise ImageError(f"image data has {held_bytes:,} bytes, {held} rows of {step} bytes need {needed_bytes:,}")
-    if held_bytes >= needed_bytes + step:
-        raise ImageError(
-            f"image data has {held_bytes:,} bytes, {held} rows of {step} bytes are {needed_bytes:,}: "
-            f"{(held_bytes - needed_bytes) // step:,} rows too many for {width}×{height} {image.encoding}"
-        )
     whole = np.frombuffer(image.data, np.uint8, needed_bytes).reshape(held, step)
     return np.ascontiguousarray(whole[:, :row_bytes]).view(dtype)
 

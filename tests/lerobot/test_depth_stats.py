@@ -41,7 +41,6 @@ def test_large_images_enter_with_every_nth_pixel() -> None:
     stats, image = DepthStats(), depths.millimetres(0, 480, 640)
     stats.add(image)
     np.testing.assert_allclose(stats.to_json()["mean"], image[::4, ::4].mean())  # type: ignore[index]
-    assert "pixels=19,200" in repr(stats)
 
 
 def test_merged_or_restored_statistics_are_those_of_one_pass() -> None:

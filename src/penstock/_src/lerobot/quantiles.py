@@ -48,9 +48,6 @@ class QuantileSketch:
         self._levels: list[Values | None] = []
         self._keep_second: list[bool] = []
 
-    def __repr__(self) -> str:
-        return f"QuantileSketch(dims={self.dims}, count={self.count:,}, k={self.k}, {self.nbytes:,} bytes)"
-
     @property
     def nbytes(self) -> int:
         return int(self._fresh.nbytes + sum(level.nbytes for level in self._levels if level is not None))

@@ -236,6 +236,3 @@ class PeakMeter:
             if own_needs_samples:
                 with _meters_lock:
                     self._observe()
-
-    def __repr__(self) -> str:
-        return f"PeakMeter(start_bytes={self.start_bytes}, peak_bytes={self.peak_bytes}, exact={self.exact})"

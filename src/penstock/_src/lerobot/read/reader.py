@@ -60,10 +60,6 @@ class DataSet:
         self.info = info
         self._elsewhere: dict[str | None, str | None] = {}
 
-    def __repr__(self) -> str:
-        shown = f"{self.info.version}, episodes={self.info.total_episodes:,}, frames={self.info.total_frames:,}"
-        return f"DataSet({str(self.root)!r}, {shown}, fps={self.info.fps})"
-
     @property
     def is_v30(self) -> bool:
         return self.info.version == layout.CODEBASE_VERSION

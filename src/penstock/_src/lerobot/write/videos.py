@@ -58,9 +58,6 @@ class VideoFiles:
         self._probe = jpeg.JpegProbe()
         self.committed_bytes = 0  # of the last episode
 
-    def __repr__(self) -> str:
-        return f"VideoFiles({self.key!r}, {self._width}×{self._height}, frames={self.frames})"
-
     @property
     def frames(self) -> int:
         """Frames of the episode that is being written."""

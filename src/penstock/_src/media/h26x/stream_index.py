@@ -60,10 +60,6 @@ class StreamIndex:
     sets: tuple[ParameterSets, ...]
     reasons: Mapping[int, str]  # of the first damaged messages
 
-    def __repr__(self) -> str:
-        keys, bad = (int(np.count_nonzero(self.flags & bit)) for bit in (KEY, UNUSABLE))
-        return f"StreamIndex({self.codec}, {len(self.flags):,} messages, {keys:,} key frames, {bad:,} unusable)"
-
     @property
     def nbytes(self) -> int:
         return self.flags.nbytes + self.versions.nbytes + sum(len(unit) for each in self.sets for unit in each.units)

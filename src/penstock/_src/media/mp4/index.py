@@ -64,12 +64,6 @@ class VideoIndex:
     description: bytes = b""
     """The sample description (the whole stsd box) as it stands in the file."""
 
-    def __repr__(self) -> str:
-        return (
-            f"VideoIndex({self.path!r}, {self.codec} {self.width}×{self.height}, {self.count:,} samples, "
-            f"{self.fps:g} fps, {self.duration_s:.3f} s)"
-        )
-
     def presentation_order(self) -> NDArray[np.int64]:
         """Sample numbers of the shown frames in the order in which they are seen."""
         shown = np.flatnonzero(self.shown)

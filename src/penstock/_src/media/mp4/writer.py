@@ -89,9 +89,6 @@ class Mp4Writer:
             else:
                 self._continue()
 
-    def __repr__(self) -> str:
-        return f"Mp4Writer({self._path!r}, {self.track.width}×{self.track.height}, samples={self.samples})"
-
     @property
     def samples(self) -> int:
         """How many samples (rows) the track has."""

@@ -152,9 +152,6 @@ class VideoEncoder(Closing):
         self.stsd = _trim_stsd(header, settings.encoder)
         """The sample description for `Mp4Writer`."""
 
-    def __repr__(self) -> str:
-        return f"VideoEncoder({self.settings}, {self.width}×{self.height}, images={self._images})"
-
     @property
     def info(self) -> dict[str, object]:
         """What info.json of a LeRobot data set says about the encoder, under LeRobot's keys."""

@@ -104,22 +104,15 @@ class ProgressBar(Lines):
             self._progress = None
 
     def _open(self, total_bytes: int) -> None:
+        from rich import progress
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
 
-        self._progress = Progress(
-            BarColumn(30),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[rss]}"),
+        self._progress = progress.Progress(
+            progress.BarColumn(30),
+            progress.DownloadColumn(),
+            progress.TransferSpeedColumn(),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[rss]}"),
             console=Console(stderr=True),
         )
         self._progress.start()

@@ -65,3 +65,6 @@ def test_statistics_go_on_as_if_nothing_had_happened(tmp_path: Path, dtype: str)
         broken = NumericStats.from_state(snapshot.read(tmp_path, saved))
         broken.merge(two)
     assert broken.to_json() == straight.to_json() and broken.bad == straight.bad
+    assert [sketch.rank_error_bound for sketch in (broken._sketch, straight._sketch)] == [
+        straight._sketch.rank_error_bound
+    ] * 2

@@ -48,34 +48,33 @@ ORDERS = {
 }
 
 
-def bound(count: int, k: int) -> float:
-    """The rank error that quantiles.py proves."""
-    return max(float(np.ceil(np.log2(count / k))), 0) / (2 * k)
-
-
 @pytest.mark.parametrize("order", list(ORDERS))
 def test_rank_error_stays_far_below_one_percent_in_any_order(order: str) -> None:
     values = np.asarray(ORDERS[order](300_000), dtype=np.float64)
     sketch = fed(values, batch=997)
-    assert rank_error(values, sketch.quantiles(FRACTIONS)[:, 0]) <= 0.0025 + 2 / len(values)
+    assert rank_error(values, sketch.quantiles(FRACTIONS)[:, 0]) <= sketch.rank_error_bound + 2 / len(values)
+    assert sketch.rank_error_bound <= 0.0025
 
 
 @pytest.mark.parametrize("order", list(ORDERS))
 def test_a_small_buffer_keeps_the_proven_bound_where_it_bites(order: str) -> None:
     values = np.asarray(ORDERS[order](50_000), dtype=np.float64)
     sketch = fed(values, batch=333, k=32)
-    assert rank_error(values, sketch.quantiles(FRACTIONS)[:, 0]) <= bound(len(values), 32) + 2 / len(values)
+    levels = np.ceil(np.log2(len(values) / 32))
+    assert 0.005 < sketch.rank_error_bound <= levels / (2 * 32)
+    assert rank_error(values, sketch.quantiles(FRACTIONS)[:, 0]) <= sketch.rank_error_bound + 2 / len(values)
 
 
 def test_bound_for_a_thousand_million_rows_is_below_one_percent() -> None:
     count, k = 10**9, 1024
-    assert bound(count, k) < 0.01
+    assert np.ceil(np.log2(count / k)) / (2 * k) < 0.01
 
 
 def test_few_values_give_exactly_numpys_quantiles() -> None:
     values = np.random.default_rng(3).normal(size=(2000, 5))
     sketch = QuantileSketch(5)
     sketch.add(values)
+    assert sketch.rank_error_bound == 0.0
     np.testing.assert_allclose(sketch.quantiles(FRACTIONS), np.quantile(values, FRACTIONS, axis=0), rtol=1e-14)
 
 
@@ -98,7 +97,7 @@ def test_merged_sketches_keep_the_bound(sizes: list[int], kind: str) -> None:
         start += size
     assert whole.count == len(values)
     if len(values):
-        assert rank_error(values, whole.quantiles(FRACTIONS)[:, 0]) <= bound(len(values), 64) + 2 / len(values)
+        assert rank_error(values, whole.quantiles(FRACTIONS)[:, 0]) <= whole.rank_error_bound + 2 / len(values)
 
 
 def test_many_tiny_merges_stay_below_the_bound_without_alternation() -> None:
@@ -106,7 +105,8 @@ def test_many_tiny_merges_stay_below_the_bound_without_alternation() -> None:
     whole = QuantileSketch(1, k=128)
     for start in range(0, len(values), 300):
         whole.merge(fed(values[start : start + 300], batch=300, k=128))
-    assert rank_error(values, whole.quantiles(FRACTIONS)[:, 0]) <= bound(len(values), 128) + 2 / len(values)
+    assert whole.rank_error_bound <= np.ceil(np.log2(len(values) / 128)) / (2 * 128)
+    assert rank_error(values, whole.quantiles(FRACTIONS)[:, 0]) <= whole.rank_error_bound + 2 / len(values)
 
 
 def test_batches_do_not_change_the_result() -> None:

@@ -10,7 +10,6 @@ import os
 import struct
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +31,7 @@ _CODEC_BY_ENTRY = {
 _CODEC_BY_OBJECT_TYPE = {0x20: "mpeg4", 0x21: "h264", 0x23: "hevc", 0x6C: "mjpeg", 0x6D: "png"}
 
 
-class _VideoErrors(ReadErrors):
-    def cannot_read(self, path: Path, offset: int, error: Exception) -> Exception:
-        return VideoError(f"{path}: cannot be read: {error.strerror if isinstance(error, OSError) else error}")
-
-
-ERRORS = _VideoErrors(VideoError)
+ERRORS = ReadErrors(VideoError)
 
 
 @dataclass(frozen=True)

@@ -133,11 +133,10 @@ def _print_text(snapshot: Snapshot, verdict: Verdict | None, notes: list[str], l
 
 
 def _print_json(path: str, snapshot: Snapshot, verdict: Verdict | None, notes: list[str]) -> None:
+    fields = ("name", "total_ns", "self_ns", "p50_ns", "p95_ns", "p99_ns")
     stages = [
-        {"name": each.name, "calls": each.count, "total_ns": each.total_ns, "self_ns": each.self_ns,
-         "p50_ns": each.p50_ns, "p95_ns": each.p95_ns, "p99_ns": each.p99_ns}
-        for each in snapshot.by_name().values()
-    ]  # fmt: skip
+        {"calls": each.count, **{name: getattr(each, name) for name in fields}} for each in snapshot.by_name().values()
+    ]
     print_json({
         "run": path,
         "verdict": verdict.to_dict() if verdict is not None else None,

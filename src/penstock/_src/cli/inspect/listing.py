@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock._src import formats
 from penstock._src.cli.display import count, print_json, print_text
 from penstock._src.cli.inspect.stores import describe_store, episode_directory, refuse_configuration, stored_size
-from penstock._src.formats.registry import LEROBOT
 from penstock._src.system import units
 from penstock.errors import PenstockError
 
@@ -71,13 +70,11 @@ def _options(of: Format, args: argparse.Namespace) -> dict[str, Any]:
 
 def _described(place: Place, args: argparse.Namespace) -> dict[str, Any]:
     path, of, load = place
-    try:
-        if of is None:
+    if of is None:
+        try:
             return _recording(path)
-        if of is LEROBOT:
-            return _data_set(path)
-    except PenstockError as error:
-        return {"path": str(path), "error": error.message, "hint": error.hint}
+        except PenstockError as error:
+            return {"path": str(path), "error": error.message, "hint": error.hint}
     load = load or describe_store(path, **_options(of, args))
     if not load["possible"]:
         return {"path": str(path), "error": load["reason"], "hint": load["hint"]}
@@ -98,20 +95,6 @@ def _recording(path: Path) -> dict[str, Any]:
             "seconds": max(recording.end_ns - recording.start_ns, 0) / 1e9,
             "bytes": recording.size_bytes,
         }
-
-
-def _data_set(path: Path) -> dict[str, Any]:
-    from penstock._src.lerobot.read.reader import open_data_set
-
-    info = open_data_set(path).info
-    return {
-        "path": str(path),
-        "kind": f"LeRobot {info.version}",
-        "episodes": info.total_episodes,
-        "rows": info.total_frames,
-        "fps": info.fps,
-        "bytes": stored_size(path),
-    }
 
 
 def _line(entry: dict[str, Any]) -> str:

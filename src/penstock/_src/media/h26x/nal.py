@@ -18,8 +18,6 @@ MAX_SET_BYTES = 4096
 """Of one parameter set: the largest that encoders write, with all scaling lists, take about 700."""
 MAX_SIDE_PX = 16_384
 MAX_PIXELS = 1 << 26
-MAX_UNITS = 4096
-"""NAL units of one picture."""
 _MAX_GOLOMB_ZEROS = 32
 _START = b"\0\0\1"
 
@@ -115,8 +113,6 @@ def nal_units(data: bytes) -> list[bytes]:
         unit = data[begin : start if start >= 0 else len(data)].rstrip(b"\0")
         if unit:
             units.append(unit)
-        if len(units) > MAX_UNITS:
-            raise VideoError(f"more than {MAX_UNITS:,} NAL units in one message")
     return units
 
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from penstock._src.lerobot import columns, layout, metadata, tables
 from penstock._src.lerobot.features import ROW_KEYS
-from penstock._src.lerobot.layout import FilePosition
 from penstock._src.lerobot.metadata import EpisodeArrays, Info, open_parquet
 from penstock._src.lerobot.read import version21
 from penstock._src.system.files import RemotePath, as_path, refresh, warm
@@ -164,7 +163,8 @@ class DataSet:
                 f"{self.root}: the episodes table names no video of {key!r} (episode {self.episodes.index[number]})",
                 hint=without,
             )
-        return self.video_path(key, FilePosition(int(place.chunk[number]), int(place.file[number])))
+        numbers = {"chunk_index": int(place.chunk[number]), "file_index": int(place.file[number])}
+        return self._path(self.info.video_path, key, **numbers)
 
     def named_files(self, key: str | None, template: str | None = None) -> tuple[list[str], NDArray[np.int32]]:
         """The files of a camera, or of the rows (None), relative to the root; and the file of every episode.
@@ -220,16 +220,6 @@ class DataSet:
     @cached_property
     def _first_rows(self) -> list[int]:
         return [file.first_row for file in self.data_files]
-
-    def data_path(self, position: FilePosition) -> Path:
-        """The path of a data file, confined to the root."""
-        return self._path(self.info.data_path, chunk_index=position.chunk, file_index=position.file)
-
-    def video_path(self, key: str, position: FilePosition) -> Path:
-        """The path of a video file, confined to the root."""
-        if self.info.video_path is None:
-            raise DataSetCorrupt(f"{self.root}: camera {key!r} is a video, but info.json has no video_path")
-        return self._path(self.info.video_path, key, chunk_index=position.chunk, file_index=position.file)
 
     def _episode_path(self, template: str, number: int, key: str | None = None) -> Path:
         """The path of a file of one episode, as v2.x has it."""

@@ -18,7 +18,8 @@ from penstock._src.lerobot.layout import FilePosition, FreshNames
 from penstock._src.lerobot.stats import STATISTICS, NumericStats
 from penstock._src.lerobot.write.sink import LeRobotSink
 from penstock._src.media.image.codec import encode_jpeg
-from penstock._src.media.mp4.writer import Mp4Writer, mjpeg_stsd
+from penstock._src.media.mp4.boxes import mjpeg_stsd
+from penstock._src.media.mp4.writer import Mp4Writer
 
 FPS = 30
 ROWS = 500

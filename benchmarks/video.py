@@ -30,8 +30,9 @@ from measure import Claim, finish
 from numpy.typing import NDArray
 
 from penstock._src.media.image import codec
+from penstock._src.media.mp4.boxes import mjpeg_stsd
 from penstock._src.media.mp4.index import read_index
-from penstock._src.media.mp4.writer import Mp4Writer, mjpeg_stsd
+from penstock._src.media.mp4.writer import Mp4Writer
 from penstock._src.media.video import decode
 from penstock._src.media.video.encode import CODECS, VideoEncoder
 from penstock._src.media.video.hardware import encoder_settings

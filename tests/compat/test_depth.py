@@ -17,6 +17,7 @@ import penstock
 from penstock._src.lerobot.check.dataset import check
 from penstock._src.lerobot.read.reader import open_data_set
 from penstock._src.recordings.ros1.writer import BagWriter
+from tests.lerobot import reading
 from tests.media import depths
 
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("default")]
@@ -148,7 +149,9 @@ def test_lerobots_own_aggregation_keeps_every_value(tmp_path: Path) -> None:
     data = read(tmp_path / "together")
     assert len(data) == 2 * ROWS
     assert np.array_equal(data[ROWS + 3][KEY][0].numpy(), depths.millimetres(3).astype(np.float32))
-    assert np.array_equal(open_data_set(tmp_path / "together").depth(KEY, ROWS, ROWS + 1)[0], depths.millimetres(0))
+    assert np.array_equal(
+        reading.depth(open_data_set(tmp_path / "together"), KEY, ROWS, ROWS + 1)[0], depths.millimetres(0)
+    )
 
 
 def test_8_bits_are_an_ordinary_camera(tmp_path: Path) -> None:
@@ -174,5 +177,5 @@ def test_penstock_reads_the_depth_that_lerobot_writes(tmp_path: Path) -> None:
     theirs.finalize()
     data = open_data_set(tmp_path / "theirs")
     assert data.info.features[KEY].depth_unit == "mm"
-    assert np.array_equal(data.depth(KEY, 0, ROWS), [depths.millimetres(row) for row in range(ROWS)])
+    assert np.array_equal(reading.depth(data, KEY, 0, ROWS), [depths.millimetres(row) for row in range(ROWS)])
     assert [problem.message for problem in check(tmp_path / "theirs", full=True).problems] == []

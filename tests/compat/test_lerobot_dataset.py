@@ -21,6 +21,7 @@ from penstock._src.lerobot.check.dataset import check
 from penstock._src.lerobot.features import Feature
 from penstock._src.lerobot.read.reader import open_data_set
 from penstock._src.media.image.codec import encode_jpeg
+from tests.lerobot import reading
 from tests.lerobot.making import (
     CAMERA,
     FEATURES,
@@ -276,7 +277,7 @@ def test_the_doctor_finds_nothing_in_what_lerobot_wrote(tmp_path: Path, use_vide
     assert report.is_clean, report.problems
     assert report.counted["rows"] == 21
     data = open_data_set(tmp_path / "set")
-    assert np.array_equal(data.rows(["action"], 13, 21)["action"], numbers(8, 1)["action"])
+    assert np.array_equal(reading.rows(data, ["action"], 13, 21)["action"], numbers(8, 1)["action"])
 
 
 @pytest.mark.parametrize("use_videos", [True, False], ids=["video", "images"])

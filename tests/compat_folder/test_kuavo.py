@@ -14,6 +14,7 @@ from penstock._src.demo.kuavo import KuavoScript, write_kuavo_recording
 from penstock._src.lerobot.read.reader import open_data_set
 from tests.compat_folder.folder import copy_of_the_folder, typed
 from tests.conversion import kuavo_oracle as oracle
+from tests.lerobot import reading
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def info(out: Path) -> dict[str, Any]:
 def check_rows(out: Path, recordings: list[Path]) -> None:
     """Every recording is one episode, with the arms' state in radians at the images that the configuration asks."""
     data = open_data_set(out)
-    state = np.asarray(data.rows(["observation.state"], 0, data.info.total_frames)["observation.state"])
+    state = np.asarray(reading.rows(data, ["observation.state"], 0, data.info.total_frames)["observation.state"])
     expected = []
     for recording in recordings:
         recorded = oracle.read(recording)

@@ -17,6 +17,7 @@ from penstock._src.media.video import decode as video_decode
 from penstock.errors import ConfigError
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, Jpeg, Raw
+from tests.lerobot import reading
 from tests.media import depths
 
 RAW, PACKED = "/cam_h/depth/image_raw", "/cam_h/depth/image_raw/compressedDepth"
@@ -92,7 +93,7 @@ def test_every_value_comes_back(
     out, report = convert(tmp_path, tape_of(topic, content), rosbag={"chunk_size": 5})
     assert report.exit_code == 0 and report.frames == ROWS
     data = open_data_set(out)
-    found = data.depth(KEY, 0, ROWS)
+    found = reading.depth(data, KEY, 0, ROWS)
     wanted = np.stack([expected(number) for number in range(ROWS)])
     assert found.dtype == wanted.dtype and found.tobytes() == wanted.tobytes()
     assert data.info.features[KEY].depth_unit == unit
@@ -113,14 +114,14 @@ def test_the_png_of_a_message_is_copied_byte_for_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["run.db3dir", "run.mcapdir"])
 def test_ros_2_recordings_give_the_same_depth(kind: str, tmp_path: Path) -> None:
     out, _ = convert(tmp_path, tape_of(PACKED, packed_rvl), kind)
-    assert np.array_equal(open_data_set(out).depth(KEY, 3, 5), [depths.millimetres(3), depths.millimetres(4)])
+    assert np.array_equal(reading.depth(open_data_set(out), KEY, 3, 5), [depths.millimetres(3), depths.millimetres(4)])
 
 
 def test_a_depth_camera_at_half_the_rate_is_repeated(tmp_path: Path) -> None:
     at = bags.times(30, 0.4)
     tape = [*bags.camera(CAM_H, at), *bags.messages(PACKED, at[::2], packed_png)]
     out, report = convert(tmp_path, tape, features={"observation.images.h": CAM_H, KEY: PACKED})
-    found = open_data_set(out).depth(KEY, 0, report.frames)
+    found = reading.depth(open_data_set(out), KEY, 0, report.frames)
     assert report.frames == 11 or report.frames == 12
     assert all(any(np.array_equal(each, depths.millimetres(n)) for n in range(6)) for each in found)
 
@@ -146,12 +147,12 @@ def test_a_depth_camera_that_sees_nothing_at_all_has_finite_statistics(tmp_path:
     out, _ = convert(tmp_path, tape_of(RAW, lambda n: _raw(nothing, "32FC1", False, 0)))
     text = (out / "meta/stats.json").read_text()
     assert "NaN" not in text and json.loads(text)[KEY]["mean"] == [[[0.0]]]
-    assert np.isnan(open_data_set(out).depth(KEY, 0, 2)).all()
+    assert np.isnan(reading.depth(open_data_set(out), KEY, 0, 2)).all()
 
 
 def test_resizing_takes_the_nearest_pixel(tmp_path: Path) -> None:
     out, report = convert(tmp_path, tape_of(PACKED, packed_png), resize=[24, 32])
-    assert np.array_equal(open_data_set(out).depth(KEY, 7, 8)[0], depths.millimetres(7)[1::2, 1::2])
+    assert np.array_equal(reading.depth(open_data_set(out), KEY, 7, 8)[0], depths.millimetres(7)[1::2, 1::2])
     assert datasets.info(out)["features"][KEY]["shape"] == [24, 32, 1]
     assert report.features[KEY]["stored_as"] == "images"
 
@@ -223,7 +224,7 @@ def test_broken_depth_images_are_counted_and_never_stored(tmp_path: Path) -> Non
     )
     out, report = convert(tmp_path, tape)
     assert report.exit_code == 3 and dict(report.lost) == {f"unusable message: {PACKED}": 2}
-    found = open_data_set(out).depth(KEY, 0, report.frames)
+    found = reading.depth(open_data_set(out), KEY, 0, report.frames)
     assert all(any(np.array_equal(each, depths.millimetres(n)) for n in range(20)) for each in found)
 
 
@@ -236,7 +237,7 @@ def test_the_memory_that_was_planned_holds_large_float_images(tmp_path: Path) ->
     assert report.frames == 60
     groups = [row.num_rows for row in _row_groups(out)]
     assert max(groups) * large.nbytes < 100 * 2**20
-    assert np.array_equal(open_data_set(out).depth(KEY, 59, 60)[0], large, equal_nan=True)
+    assert np.array_equal(reading.depth(open_data_set(out), KEY, 59, 60)[0], large, equal_nan=True)
 
 
 def _row_groups(out: Path) -> list[Any]:

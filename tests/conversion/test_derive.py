@@ -17,6 +17,7 @@ from penstock._src.conversion.settings import FeatureSettings, TopicSource
 from penstock._src.lerobot.read.reader import open_data_set
 from penstock.errors import ConfigError
 from tests.conversion.bags import camera, joints, times, write
+from tests.lerobot import reading
 
 STATE, ACTION = "observation.state", "action"
 
@@ -106,7 +107,7 @@ def _convert(bags: list[Path], out: Path, **values: Any) -> dict[str, NDArray[np
     }
     penstock.convert([str(bag) for bag in bags], out, features=features, **values)
     data = open_data_set(out)
-    rows = data.rows([STATE, ACTION, "episode_index"], 0, data.info.total_frames)
+    rows = reading.rows(data, [STATE, ACTION, "episode_index"], 0, data.info.total_frames)
     return {key: np.asarray(value) for key, value in rows.items()}
 
 

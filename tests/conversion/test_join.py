@@ -189,7 +189,7 @@ def test_an_episode_that_does_not_fit_is_refused_and_leaves_no_trace(tmp_path: P
     before = tree(tmp_path / "set")
     video = layout.video_path(tmp_path / "worker_output", CAMERA, layout.FIRST_FILE)
     video.write_bytes(video.read_bytes()[:-5])
-    with pytest.raises(DataSetCorrupt, match="ends at byte"):
+    with pytest.raises(DataSetCorrupt, match="lies beyond the end of the file"):
         join_episode(joined, writer)
     assert tree(tmp_path / "set") == before
     writer.close()

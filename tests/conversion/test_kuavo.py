@@ -17,6 +17,7 @@ from penstock._src.demo.kuavo import KuavoScript, write_kuavo_recording
 from penstock._src.lerobot.read.reader import open_data_set
 from penstock.errors import ConfigError, RecordingError
 from tests.conversion import kuavo_oracle as oracle
+from tests.lerobot import reading
 
 CONFIGURATIONS = Path(__file__).resolve().parents[2] / "compat" / "configs" / "data"
 SMALL = {"seconds": 1.5, "width": 64, "height": 48}
@@ -53,7 +54,7 @@ def convert(bag: Path, out: Path, *words: str) -> tuple[penstock.Report, NDArray
 
 def column(out: Path, key: str) -> NDArray[Any]:
     data = open_data_set(out)
-    return np.asarray(data.rows([key], 0, data.info.total_frames)[key])
+    return np.asarray(reading.rows(data, [key], 0, data.info.total_frames)[key])
 
 
 def names(out: Path, key: str) -> list[str]:

@@ -19,6 +19,7 @@ from penstock._src.lerobot.read.reader import open_data_set
 from penstock._src.recordings.ros1.writer import BagWriter
 from penstock.errors import AlignError
 from tests.conversion import kuavo_oracle as oracle
+from tests.lerobot import reading
 
 CONFIGURATIONS = Path(__file__).resolve().parents[2] / "compat" / "configs" / "data"
 HEAD = "/cam_h/color/image_raw/compressed"
@@ -59,7 +60,7 @@ def test_depth_keeps_its_millimetres(tmp_path: Path) -> None:
     topics = {"h": "/cam_h/depth/image_raw/compressedDepth", "l": "/cam_l/depth/image_rect_raw/compressedDepth"}
     assert [key for key in report.features if "depth" in key] == ["observation.depth_h", "observation.depth_l"]
     for camera, topic in topics.items():
-        stored = data.depth(f"observation.depth_{camera}", 0, report.frames)
+        stored = reading.depth(data, f"observation.depth_{camera}", 0, report.frames)
         assert stored.dtype == np.uint16
         np.testing.assert_array_equal(stored, np.stack(_depth_images(bag, topic)))
     assert stored.max() > 1500  # depth_range is a range for 8 bits, and cuts nothing here
@@ -171,7 +172,7 @@ def test_relative_values_are_the_same_after_a_resume(tmp_path: Path, share: floa
     convert(tmp_path / "out", *words, resume=True)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     data = open_data_set(tmp_path / "out")
-    rows = data.rows(["observation.state", "action", "frame_index"], 0, data.info.total_frames)
+    rows = reading.rows(data, ["observation.state", "action", "frame_index"], 0, data.info.total_frames)
     starts = np.flatnonzero(np.asarray(rows["frame_index"]).reshape(-1) == 0)
     assert len(starts) == 2
     arms = [*range(7), *range(8, 15)]

@@ -20,6 +20,7 @@ from penstock.errors import ConfigError, DataSetError
 from tests.conversion.bags import robot, write
 from tests.conversion.toy_sink import ToySink
 from tests.faults.jobs import call, contents, leftovers, make_sources
+from tests.lerobot import reading
 from tests.stores import hdf5_files
 
 _CONVERT = "import json, sys, penstock; penstock.convert(**json.loads(sys.argv[1]))"
@@ -56,7 +57,7 @@ def test_a_bag_becomes_the_same_rows_and_frames(tmp_path: Path) -> None:
     report = penstock.convert(**call(sources, tmp_path / "toy", output="toy"))
     penstock.convert(**call(sources, tmp_path / "lerobot"))
     rows, index = rows_of(tmp_path / "toy"), index_of(tmp_path / "toy")
-    stored = open_data_set(tmp_path / "lerobot").rows(["observation.state"], 0, len(rows))["observation.state"]
+    stored = reading.rows(open_data_set(tmp_path / "lerobot"), ["observation.state"], 0, len(rows))["observation.state"]
     assert [row["observation.state"] for row in rows] == stored.tolist()
     assert [row["index"] for row in rows] == list(range(report.frames)) and index["rows"] == report.frames
     assert index["tasks"] == ["fold"] and len(index["episodes"]) == report.episodes == 5

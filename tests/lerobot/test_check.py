@@ -14,8 +14,9 @@ import pytest
 from penstock._src.conversion.commit.writer import DataSetWriter
 from penstock._src.lerobot.check.dataset import check
 from penstock._src.lerobot.features import Feature
+from penstock._src.media.mp4.boxes import mjpeg_stsd
 from penstock._src.media.mp4.index import read_index
-from penstock._src.media.mp4.writer import Mp4Writer, mjpeg_stsd
+from penstock._src.media.mp4.writer import Mp4Writer
 from tests.lerobot.making import CAMERA, FPS, HEIGHT, IMAGE, IMAGE_FEATURES, WIDTH, jpegs, make
 
 SHARED_V21 = Path(__file__).resolve().parents[3] / "shared/data/lerobot/g1_v21"
@@ -339,32 +340,6 @@ def test_long_episodes_are_judged_by_what_a_float32_can_hold(tmp_path: Path) -> 
             episode.write_rows({"a": np.zeros(20_000, dtype=np.float32)})
         episode.commit()
     assert check(tmp_path / "set").problems == []
-
-
-def test_frames_beyond_the_reach_of_float32_are_remarked(tmp_path: Path) -> None:
-    features = [Feature(CAMERA, "video", (HEIGHT, WIDTH, 3))]
-    with DataSetWriter(tmp_path / "set", fps=30, features=features, fsync=False) as writer:
-        for count in (3, 31_000):
-            with writer.episode(task="wait") as episode:  # without `rows`, the writer cannot know
-                episode.video(CAMERA).append(jpegs(1))
-                episode.video(CAMERA).repeat(count - 1)
-                episode.write_rows({}, rows=count)
-                episode.commit()
-    report = check(tmp_path / "set")
-    assert report.is_clean and "episode 1 ends at 1033 s of a shared file" in report.problems[0].message
-
-
-def test_quantiles_that_were_averaged_are_remarked_but_no_error(tmp_path: Path) -> None:
-    features = [Feature("a", "float32", (1,))]
-    with (
-        DataSetWriter(tmp_path / "set", fps=30, features=features, fsync=False) as writer,
-        writer.episode(task="x") as episode,
-    ):
-        episode.write_rows({"a": np.arange(1000, dtype=np.float32)})
-        episode.commit()
-    edit_json(tmp_path / "set", "meta/stats.json", lambda stats: stats["a"].update(q01=[300.0]))
-    report = check(tmp_path / "set")
-    assert report.is_clean and report.worst == "info" and "q01 is 300" in report.problems[0].message
 
 
 def test_other_versions_and_other_directories_are_reported_clearly(tmp_path: Path, root: Path) -> None:

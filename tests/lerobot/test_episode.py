@@ -11,8 +11,9 @@ import pytest
 from penstock._src.conversion.commit.writer import DataSetWriter
 from penstock._src.lerobot import layout
 from penstock._src.lerobot.read.reader import open_data_set
-from penstock._src.media.mp4.writer import mjpeg_stsd
+from penstock._src.media.mp4.boxes import mjpeg_stsd
 from penstock.errors import DataSetError, ImageError, OutputFailed, VideoError
+from tests.lerobot import reading
 from tests.lerobot.making import (
     CAMERA,
     FEATURES,
@@ -180,7 +181,7 @@ def test_encoded_episodes_begin_with_a_key_frame(tmp_path: Path) -> None:
 def test_every_row_has_the_number_of_its_task(tmp_path: Path) -> None:
     make(tmp_path / "set", lengths=(6, 5, 4, 3), tasks=("a", "b", "a"))
     data = open_data_set(tmp_path / "set")
-    assert data.rows(["task_index"], 0, 18)["task_index"].tolist() == [0] * 6 + [1] * 5 + [0] * 4 + [0] * 3
+    assert reading.rows(data, ["task_index"], 0, 18)["task_index"].tolist() == [0] * 6 + [1] * 5 + [0] * 4 + [0] * 3
     assert (
         data.stats is not None
         and data.stats["task_index"]["max"] == [1.0]
@@ -197,7 +198,7 @@ def test_rows_can_name_their_tasks(tmp_path: Path) -> None:
             write.write_rows(numbers(2))
         assert write.commit().tasks == ("reach", "grasp")
     data = open_data_set(tmp_path / "set")
-    assert data.rows(["task_index"], 0, 5)["task_index"].tolist() == [0, 0, 1, 0, 0]
+    assert reading.rows(data, ["task_index"], 0, 5)["task_index"].tolist() == [0, 0, 1, 0, 0]
     assert data.tasks == ["reach", "grasp"] and data.episodes.tasks == [("reach", "grasp")]
 
 

@@ -19,7 +19,7 @@ from penstock._src.lerobot.read.reader import open_data_set
 from penstock._src.stores.opening import open_store
 from penstock.errors import DataSetCorrupt
 from tests.conversion import datasets, version21
-from tests.lerobot import making
+from tests.lerobot import making, reading
 
 KEYS = [feature.key for feature in ROW_FEATURES]
 
@@ -146,7 +146,8 @@ def test_the_doctor_names_them_and_says_where_lerobot_needs_them(
 
 def test_the_reader_gives_them_too(tmp_path: Path, made: Path) -> None:
     root = prepared(made, "v3.0", tmp_path / "set", set(KEYS), set(KEYS))
-    found = open_data_set(root).rows(["frame_index", "timestamp", "action"], 4, 8)
+    found = reading.rows(open_data_set(root), ["frame_index", "timestamp", "action"], 4, 8)
     assert np.asarray(found["frame_index"]).tolist() == [4, 5, 0, 1]
     assert np.allclose(found["timestamp"], np.array([4, 5, 0, 1]) / 30)
-    assert np.asarray(open_data_set(root).rows(["episode_index"], 4, 8)["episode_index"]).tolist() == [0, 0, 1, 1]
+    episodes = reading.rows(open_data_set(root), ["episode_index"], 4, 8)["episode_index"]
+    assert episodes.tolist() == [0, 0, 1, 1]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock._src.lerobot.read import version21
 from penstock._src.lerobot.read.reader import RowSpan, open_data_set
 from penstock._src.stores.lerobot.episode_table import RowStream
-from penstock.errors import DataSetCorrupt, LimitExceeded, PenstockError
+from penstock.errors import DataSetCorrupt, PenstockError
 from tests.conversion import version21 as making
 
 SHARED = Path(__file__).resolve().parents[3] / "shared/data/lerobot/g1_v21"
@@ -43,12 +43,6 @@ def lines(root: Path, name: str, text: str | bytes) -> Path:
 def test_a_line_that_cannot_be_used_is_named(tmp_path: Path, text: str | bytes, message: str) -> None:
     with pytest.raises(DataSetCorrupt, match=message):
         version21.read_episodes(lines(tmp_path, "episodes.jsonl", text))
-
-
-def test_a_line_without_end_is_refused_before_it_is_held(tmp_path: Path) -> None:
-    root = lines(tmp_path, "episodes.jsonl", b'{"episode_index": 0, "length": 3}\n' + b" " * (5 * 2**20))
-    with pytest.raises(LimitExceeded, match="line 2 is longer than"):
-        version21.read_episodes(root)
 
 
 @pytest.mark.parametrize(

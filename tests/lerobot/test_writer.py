@@ -16,6 +16,7 @@ from penstock._src.lerobot.features import Feature
 from penstock._src.lerobot.read.frames import FrameFinder
 from penstock._src.lerobot.read.reader import open_data_set
 from penstock.errors import OutputExists
+from tests.lerobot import reading
 from tests.lerobot.making import (
     CAMERA,
     FEATURES,
@@ -36,8 +37,8 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     data = open_data_set(tmp_path / "set")
     assert data.tasks == ["lift the cup", "打开抽屉"]
     assert data.episodes.length.tolist() == [12, 7] and data.episodes.tasks == [("lift the cup",), ("打开抽屉",)]
-    rows = data.rows(
-        ["observation.state", "action", "timestamp", "frame_index", "episode_index", "index", "task_index"], 0, 19
+    rows = reading.rows(
+        data, ["observation.state", "action", "timestamp", "frame_index", "episode_index", "index", "task_index"], 0, 19
     )
     for key in ("observation.state", "action"):
         assert np.array_equal(rows[key], np.concatenate([numbers(12, 0)[key], numbers(7, 1)[key]]))
@@ -98,7 +99,7 @@ def test_files_roll_over_between_episodes(tmp_path: Path) -> None:
         found = FrameFinder(data).find(episode, CAMERA)
         assert found.path.name == f"file-{episode % 2:03d}.mp4" and found.first == 0
         assert found.index.count == length
-    assert np.array_equal(data.rows(["index"], 0, 35)["index"], np.arange(35))
+    assert np.array_equal(reading.rows(data, ["index"], 0, 35)["index"], np.arange(35))
 
 
 def test_small_episodes_share_files_up_to_the_limit(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_many_episodes_fill_several_batches_of_the_episodes_table(tmp_path: Path
                 episode.commit()
     data = open_data_set(tmp_path / "set")
     assert len(data.episodes) == 300 and data.info.total_frames == 600 and len(data.tasks) == 3
-    assert np.array_equal(data.rows(["state"], 0, 600)["state"], np.repeat(np.arange(300), 2))
+    assert np.array_equal(reading.rows(data, ["state"], 0, 600)["state"], np.repeat(np.arange(300), 2))
     assert len(list((tmp_path / "set/meta/episodes").rglob("*.parquet"))) > 1
     table = pq.read_table(tmp_path / "set/meta/episodes/chunk-000/file-001.parquet").to_pylist()
     assert {row["meta/episodes/file_index"] for row in table} == {1}
@@ -164,7 +165,7 @@ def test_a_directory_that_holds_something_is_not_touched(tmp_path: Path) -> None
 def test_images_lie_in_the_table_as_they_came(tmp_path: Path) -> None:
     make(tmp_path / "set", lengths=(6, 4), features=IMAGE_FEATURES)
     data = open_data_set(tmp_path / "set")
-    assert data.rows([IMAGE], 3, 8)[IMAGE] == [*jpegs(6, 0)[3:], *jpegs(4, 1)[:2]]
+    assert reading.rows(data, [IMAGE], 3, 8)[IMAGE] == [*jpegs(6, 0)[3:], *jpegs(4, 1)[:2]]
     schema = pq.read_schema(data.data_files[0].path)
     assert str(schema.field(IMAGE).type) == "struct<bytes: binary, path: string>"
     described = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
@@ -221,7 +222,7 @@ def test_every_dtype_and_rank_survives(tmp_path: Path) -> None:
         episode.write_rows({key: value[4:] for key, value in rows.items()})  # type: ignore[index]
         episode.commit()
     data = open_data_set(tmp_path / "set")
-    read = data.rows(list(rows), 2, 9)
+    read = reading.rows(data, list(rows), 2, 9)
     for key, value in rows.items():
         expected = np.asarray(value)[2:].reshape(np.asarray(read[key]).shape)
         assert np.array_equal(np.asarray(read[key]), expected), key
@@ -254,7 +255,7 @@ def test_bad_values_are_counted_and_stay_in_the_rows(tmp_path: Path) -> None:
             "action": {"x": {"inf": 5}, "y": {"inf": 5}},
         }
     data = open_data_set(tmp_path / "set")
-    assert np.isnan(data.rows(["observation.state"], 2, 3)["observation.state"][0, 1])
+    assert np.isnan(reading.rows(data, ["observation.state"], 2, 3)["observation.state"][0, 1])
     assert "NaN" not in (tmp_path / "set/meta/stats.json").read_text()
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock._src.media.mp4.writer import Mp4Writer, mjpeg_stsd
+from penstock._src.media.mp4.boxes import mjpeg_stsd
+from penstock._src.media.mp4.writer import Mp4Writer
 from penstock._src.media.video import decode
 from penstock.errors import VideoError
 from tests.media.images import decoded_alone, jpegs, psnr_db, rgb_image

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock._src.media.mp4.index import read_index
 from penstock._src.media.mp4.writer import Mp4Writer
-from penstock._src.media.video import decode, encode
+from penstock._src.media.video import decode
 from penstock._src.media.video.encode import CODECS, EncodedSample, EncoderSettings, VideoEncoder
 from penstock._src.media.video.hardware import encoder_settings
 from penstock.errors import VideoError
@@ -135,12 +135,3 @@ def test_wrong_calls_are_reported() -> None:
         assert len(encoder.flush()) == 1
         with pytest.raises(VideoError, match="after the last one"):
             encoder.encode(images(1)[0])
-
-
-def test_delimiters_and_padding_leave_av1_samples() -> None:
-    delimiter, padding = b"\x12\x00", b"\x7a\x03\x80\0\0"
-    sequence, frame = b"\x0a\x02ab", b"\x36\x00\x81\x01" + bytes(129)
-    assert encode._without_delimiters(delimiter + sequence + padding + frame) == sequence + frame
-    for broken in (b"\x0a\x05ab", b"\x08ab", b"\x0a\x80", b"\x0a" + b"\xff" * 12):
-        with pytest.raises(VideoError, match="AV1 unit"):
-            encode._without_delimiters(broken)

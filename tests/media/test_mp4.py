@@ -14,16 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.media.mp4.boxes import mjpeg_stsd
 from penstock._src.media.mp4.index import read_index
-from penstock._src.media.mp4.writer import Mark, Mp4Writer, mjpeg_stsd
-from penstock._src.system.files import writing
+from penstock._src.media.mp4.writer import Mark, Mp4Writer
+from penstock._src.system.files import AppendFile, writing
 from penstock.errors import OutputFailed, VideoError
 from tests.media.images import decoded_alone, gray_jpeg, jpegs
 
 needs_ffprobe = pytest.mark.skipif(shutil.which("ffprobe") is None, reason="ffprobe is not installed")
 
 
-def writer(target: Path | int, fps: int = 30, height: int = 48, width: int = 64, **more: Any) -> Mp4Writer:
+def writer(target: Path, fps: int = 30, height: int = 48, width: int = 64, **more: Any) -> Mp4Writer:
     return Mp4Writer(target, stsd=mjpeg_stsd(width, height), width=width, height=height, fps=fps, **more)
 
 
@@ -91,8 +92,6 @@ def test_an_episode_that_is_rolled_back_leaves_no_byte(tmp_path: Path) -> None:
         video.rollback(mark)
         assert (video.samples, video.tell()) == (mark.samples, mark.end_bytes)
         video.append(third)
-        with pytest.raises(VideoError, match="beyond the end"):
-            video.rollback(type(mark)(99, mark.end_bytes))
     assert (tmp_path / "rolled.mp4").read_bytes() == (tmp_path / "kept.mp4").read_bytes()
     assert_shows(tmp_path / "rolled.mp4", [*first, *third])
 
@@ -145,9 +144,9 @@ def test_key_flags_are_kept(tmp_path: Path) -> None:
     with writer(tmp_path / "a.mp4") as video:
         video.append([b"x", b"y", b"z"], [True, False, True])
         video.append([b"w"], [False])
-        with pytest.raises(VideoError, match="not a key frame"):
+        with pytest.raises(VideoError, match="no key frame"):
             video.repeat()
-        with pytest.raises(VideoError, match="2 samples came with 1 key flags"):
+        with pytest.raises(VideoError, match="2 samples came with another number"):
             video.append([b"x", b"y"], [True])
     assert read_index(tmp_path / "a.mp4").key.tolist() == [True, False, True, False]
 
@@ -157,7 +156,7 @@ def test_frames_stored_in_another_order_are_shown_from_time_zero_at_a_constant_r
     with writer(tmp_path / "a.mp4", fps=25) as video:
         video.append(shown[:1])
         video.append([shown[k] for k in (1, 4, 2, 3)], shifts=[0, 2, -1, -1])
-        with pytest.raises(VideoError, match="2 samples came with 1 places"):
+        with pytest.raises(VideoError, match="2 samples came with another number"):
             video.append(shown[:2], shifts=[0])
     assert_shows_in_any_order(tmp_path / "a.mp4", shown, fps=25)
 
@@ -208,19 +207,17 @@ def test_what_makes_no_video_is_refused(tmp_path: Path) -> None:
     with pytest.raises(VideoError, match="at least one sample"), writer(tmp_path / "a.mp4"):
         pass
     with writer(tmp_path / "b.mp4") as video:
-        with pytest.raises(VideoError, match="no sample to repeat"):
+        with pytest.raises(VideoError, match="no key frame"):
             video.repeat()
-        with pytest.raises(VideoError, match="sample 1 has 0 bytes"):
+        with pytest.raises(VideoError, match="samples of 0 to 1 bytes"):
             video.append([b"x", b""])
         video.append([b"x"])
     with pytest.raises(VideoError, match="closed already"):
         video.append([b"x"])
-    for bad in ({"fps": 0}, {"width": 70_000}, {"height": 0}, {"timescale": 31}):
+    for bad in ({"fps": 0}, {"width": 70_000}, {"height": 0}):
         given: dict[str, Any] = {"stsd": mjpeg_stsd(64, 48), "width": 64, "height": 48, "fps": 30, **bad}
         with pytest.raises(VideoError):
             Mp4Writer(tmp_path / "c.mp4", **given)
-    with pytest.raises(VideoError, match="not one whole stsd box"):
-        Mp4Writer(tmp_path / "c.mp4", stsd=b"avcC", width=64, height=48, fps=30)
     assert sorted(os.listdir(tmp_path)) == ["b.mp4"]
 
 
@@ -238,20 +235,11 @@ def test_an_error_inside_the_block_leaves_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "a.mp4").exists()
 
 
-def test_a_descriptor_stays_the_callers(tmp_path: Path) -> None:
-    fd = os.open(tmp_path / "a.mp4", os.O_RDWR | os.O_CREAT)
-    with writer(fd) as video:
-        video.append(jpegs(2))
-    assert os.fstat(fd).st_size == (tmp_path / "a.mp4").stat().st_size
-    os.close(fd)
-    assert_shows(tmp_path / "a.mp4", jpegs(2))
-
-
 def test_a_full_disk_is_named_with_the_place() -> None:
     fd = os.open("/dev/full", os.O_RDWR)
     try:
         with pytest.raises(OutputFailed, match="writing failed at byte 0: No space left") as caught:
-            writer(fd)
+            AppendFile(fd, "/dev/full").write([b"x"])
         assert caught.value.hint is not None
     finally:
         os.close(fd)

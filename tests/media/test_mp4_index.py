@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from penstock._src.media.mp4 import boxes as mp4_boxes
+from penstock._src.media.mp4.boxes import mjpeg_stsd
 from penstock._src.media.mp4.index import VideoIndex, read_index
-from penstock._src.media.mp4.writer import Mp4Writer, mjpeg_stsd
+from penstock._src.media.mp4.writer import Mp4Writer
 from penstock.errors import LimitExceeded, VideoError
 from tests.media.images import jpegs, rgb_image
 
@@ -129,7 +130,6 @@ def test_our_own_files_with_repeats(tmp_path: Path) -> None:
     index = assert_agrees_with_ffmpeg(tmp_path / "a.mp4")
     assert index.fps == 30
     assert index.offsets[39] == index.offsets[40] == index.offsets[41]
-    assert "45 samples" in repr(index)
 
 
 @pytest.mark.skipif(not REAL, reason="no shared recordings here")

@@ -17,7 +17,7 @@ import penstock
 from penstock._src.cli import main
 from penstock._src.conversion.bucket import publish
 from penstock._src.conversion.report import NoProgress
-from penstock._src.lerobot.layout import FilePosition
+from penstock._src.lerobot.layout import ALL_CHUNKS, FilePosition
 from penstock._src.lerobot.write.resume import hollow
 from penstock._src.system.files import refresh
 from penstock._src.system.files.remote.client import forget_clients
@@ -139,7 +139,7 @@ def test_a_run_with_more_files_than_a_chunk_takes_another_chunk(
     following = FilePosition.next
     with monkeypatch.context() as patched:
         patched.setattr("penstock._src.lerobot.write.videos.VideoFiles._is_full", lambda self, file: True)
-        patched.setattr(FilePosition, "next", lambda self, size, chunks: following(self, 3, chunks))
+        patched.setattr(FilePosition, "next", lambda self, size, chunks=ALL_CHUNKS: following(self, 3, chunks))
         penstock.convert(**call(sources))
     chunks = {name.split("/")[2] for name in objects() if name.startswith("videos/")}
     assert chunks == {"chunk-000", "chunk-001", "chunk-002", "chunk-003"}

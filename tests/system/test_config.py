@@ -260,7 +260,6 @@ def test_a_file_is_read_as_plain_data_by_the_rules_of_yaml_1_2(tmp_path: Path) -
         ("a: 1\n---\nb: 2\n", "line 2"),
         ("a: \x07\n", "not readable as YAML"),
         ("{[1]: 2}\n", "line 1"),
-        ("&a {b: *a}\n", "levels with aliases written out"),
         ("a: !!int x\n", "not readable as YAML"),
         ("a: " + "[" * 2_000 + "\n", "run.yaml"),
     ],
@@ -270,13 +269,6 @@ def test_what_is_no_plain_mapping_is_refused_with_file_and_line(tmp_path: Path, 
         config.load_yaml(_file(tmp_path, text))
     assert "run.yaml" in str(caught.value)
     assert expected in str(caught.value)
-
-
-def test_a_few_lines_that_alias_a_billion_values_are_refused(tmp_path: Path) -> None:
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
-    with pytest.raises(ConfigError, match="100,000 values"):
-        config.load_yaml(_file(tmp_path, "\n".join(lines)))
 
 
 def test_files_that_are_missing_huge_or_binary_are_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-import penstock
+import penstock.recordings
 from penstock._src.cli import main
 from penstock._src.lerobot.check.dataset import check
 from penstock._src.lerobot.features import Feature
@@ -21,7 +21,7 @@ from penstock._src.stores.lerobot.store import LeRobotStore
 from penstock._src.stores.store import Scratch
 from penstock._src.system.files import locations
 from penstock.errors import RecordingCorrupt
-from tests.lerobot import making
+from tests.lerobot import making, reading
 from tests.recordings import made
 from tests.system.memory_files import MemoryFiles
 
@@ -96,7 +96,7 @@ def test_data_sets(tmp_path: Path, memory: MemoryFiles, features: tuple[Feature,
     assert remote.info == local.info
     keys = ["action", "observation.state", *(key for key in (making.IMAGE,) if key in remote.info.features)]
     for key in keys:
-        assert np.array_equal(remote.rows([key], 0, 12)[key], local.rows([key], 0, 12)[key])
+        assert np.array_equal(reading.rows(remote, [key], 0, 12)[key], reading.rows(local, [key], 0, 12)[key])
     assert check(url).is_clean and not check(url, full=True).problems
 
 

@@ -35,6 +35,9 @@ examples:
 Batches are dropped at once: the figures are those of the loader, without a training step. A view on disk is made in a
 directory of its own in the cache (PENSTOCK_CACHE), and removed afterwards.
 """
+_RATES = (
+    "samples_per_s", "ms_per_batch", "mb_per_s", "requests_per_s", "remote_mb_per_s", "remote_bytes_per_sample",
+)  # fmt: skip
 _HEAD = ("view", "batch", "samples/s", "ms/batch", "p95 ms", "MB/s", "peak memory", "from view")
 
 
@@ -247,17 +250,6 @@ def _table(points: tuple[Point, ...]) -> list[str]:
 
 
 def _plain(bench: LoadBench, plan: Plan) -> dict[str, Any]:
-    points = [
-        {
-            **asdict(point),
-            "samples_per_s": point.samples_per_s,
-            "ms_per_batch": point.ms_per_batch,
-            "mb_per_s": point.mb_per_s,
-            "requests_per_s": point.requests_per_s,
-            "remote_mb_per_s": point.remote_mb_per_s,
-            "remote_bytes_per_sample": point.remote_bytes_per_sample,
-        }
-        for point in bench.points
-    ]
+    points = [{**asdict(point), **{name: getattr(point, name) for name in _RATES}} for point in bench.points]
     settings = {"image_size": plan.image_size, "window": plan.window, "seconds": plan.seconds, "cold": plan.cold}
     return {**settings, **asdict(bench), "points": points, "penstock": __version__}

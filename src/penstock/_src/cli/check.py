@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import Any
 
@@ -37,7 +36,7 @@ def add_parser(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock._src.cli.display import print_text, problem_lines
+    from penstock._src.cli.display import print_json, print_text, problem_lines
     from penstock._src.formats.findings import Findings
     from penstock._src.load.clips.config import load_clip_config
     from penstock._src.prepare import CHECK_PARTS
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         raise
     report = findings.report()
     if args.json:
-        sys.stdout.write(json.dumps({**report.to_json(), "parts": values}, indent=2, ensure_ascii=False) + "\n")
+        print_json({**report.to_json(), "parts": values})
         return report.exit_code
     for line in problem_lines(report.problems):
         print(line)

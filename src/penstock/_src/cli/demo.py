@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,47 @@ from penstock._src.system import units
 from penstock.errors import DataSetError, OutputExists, UsageError
 
 _SHORTEST_S, _LONGEST_S = 0.5, 3600.0
+_Option = tuple[str, str | int | float | None, str | None, str]  # flag, default (None: required), metavar, help
+_KINDS: dict[str, tuple[str, str, list[_Option]]] = {
+    "act": (
+        "make episodes of a two-armed reaching task with four cameras, for examples/imitate_episodes.py",
+        "Write ALOHA-style HDF5 episodes (four JPEG cameras, qpos, qvel, action of 14 numbers) in which "
+        "two arms reach for targets that only the images show.",
+        [
+            ("--out", None, "DIR", "where episode_0.hdf5, … are written"),
+            ("--episodes", 24, "N", "number of episodes (24)"),
+            ("--rows", 40, "N", "rows of each episode, at 50 rows a second (40)"),
+            ("--size", "120x160", "HxW", "size of the images (120x160); ALOHA has 480x640"),
+            ("--seed", 0, None, "another seed gives other targets and postures (0)"),
+        ],
+    ),
+    "spike": (
+        "make blurred and sharp images with spike streams of known motion, and a configuration for them",
+        "Write OUT/{train,test}/SEQ/{blur,sharp,spike}, motion.csv beside them, and OUT/config.yaml: views "
+        "of a moving scene, blurred images as their mean, and the spikes of an integrate-and-fire camera.",
+        [
+            ("--out", None, "DIR", "where train/, test/ and config.yaml are written"),
+            ("--train", 8, "N", "sequences to train on (8)"),
+            ("--test", 2, "N", "sequences to validate on (2)"),
+            ("--images", 12, "N", "blurred images of each sequence (12)"),
+            ("--size", "192x256", "HxW", "size of the images; the spike plane has half of it (192x256)"),
+            ("--travel", 12.0, "PX", "how far things move during one exposure (12)"),
+            ("--seed", 0, None, "another seed gives other scenes and paths (0)"),
+        ],
+    ),
+    "vqa": (
+        "make questions about images of coloured shapes, for examples/train_vqa.py",
+        "Write OUT/images/*.jpg, OUT/train.jsonl and OUT/val.jsonl: scenes of circles, squares and "
+        "triangles, and questions about their colours, shapes, counts and positions.",
+        [
+            ("--out", None, "DIR", "where images/, train.jsonl and val.jsonl go"),
+            ("--scenes", 2000, "N", "number of images (2000), a tenth for validation"),
+            ("--questions", 6, "N", "most questions about one image (6)"),
+            ("--size", "64x64", "HxW", "size of the images (64x64)"),
+            ("--seed", 0, None, "another seed gives other scenes (0)"),
+        ],
+    ),
+}
 
 
 def add_parser(verbs: Any) -> None:
@@ -35,96 +76,70 @@ def add_parser(verbs: Any) -> None:
         help="act: make episodes for imitation learning instead; spike: make spike clips with known motion; "
         "vqa: make images with questions",
     )
-    _add_act(kinds)
-    _add_spike(kinds)
-    _add_vqa(kinds)
+    for name, kind in _KINDS.items():
+        _add_kind(kinds, name, *kind)
 
 
-def _add_act(kinds: Any) -> None:
-    parser = kinds.add_parser(
-        "act",
-        help="make episodes of a two-armed reaching task with four cameras, for examples/imitate_episodes.py",
-        description="Write ALOHA-style HDF5 episodes (four JPEG cameras, qpos, qvel, action of 14 numbers) in which "
-        "two arms reach for targets that only the images show.",
-    )
-    parser.add_argument("--out", metavar="DIR", required=True, help="where episode_0.hdf5, … are written")
-    parser.add_argument("--episodes", type=int, default=24, metavar="N", help="number of episodes (24)")
-    parser.add_argument(
-        "--rows", type=int, default=40, metavar="N", help="rows of each episode, at 50 rows a second (40)"
-    )
-    parser.add_argument(
-        "--size", default="120x160", metavar="HxW", help="size of the images (120x160); ALOHA has 480x640"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="another seed gives other targets and postures (0)")
-    parser.set_defaults(run=run_act)
-
-
-def _add_spike(kinds: Any) -> None:
-    parser = kinds.add_parser(
-        "spike",
-        help="make blurred and sharp images with spike streams of known motion, and a configuration for them",
-        description="Write OUT/{train,test}/SEQ/{blur,sharp,spike}, motion.csv beside them, and OUT/config.yaml: views "
-        "of a moving scene, blurred images as their mean, and the spikes of an integrate-and-fire camera.",
-    )
-    parser.add_argument("--out", metavar="DIR", required=True, help="where train/, test/ and config.yaml are written")
-    parser.add_argument("--train", type=int, default=8, metavar="N", help="sequences to train on (8)")
-    parser.add_argument("--test", type=int, default=2, metavar="N", help="sequences to validate on (2)")
-    parser.add_argument("--images", type=int, default=12, metavar="N", help="blurred images of each sequence (12)")
-    parser.add_argument(
-        "--size", default="192x256", metavar="HxW", help="size of the images; the spike plane has half of it (192x256)"
-    )
-    parser.add_argument(
-        "--travel", type=float, default=12.0, metavar="PX", help="how far things move during one exposure (12)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="another seed gives other scenes and paths (0)")
-    parser.set_defaults(run=run_spike)
-
-
-def run_spike(args: argparse.Namespace) -> int:
-    """Write the clips and their configuration."""
-    from penstock._src.demo.spike import CONFIG_NAME, SpikeScript, write_spike_set
-
-    height, width = _parse_size(args.size)
-    script = SpikeScript(args.train, args.test, args.images, height, width, args.travel, args.seed)
-    began = time.perf_counter()
-    size = write_spike_set(Path(args.out), script)
-    plane = "×".join(map(str, script.plane))
-    _print(
-        "make",
-        time.perf_counter() - began,
-        f"{args.out} · {script.train:,} + {script.test:,} sequences of {script.images:,} images {height}×{width} · "
-        f"spikes {plane}, 56 or 88 frames an image · {units.format_size(size)}",
-    )
-    config = Path(args.out) / CONFIG_NAME
-    print(f"next: penstock inspect {args.out} · penstock check {config} · python examples/train_deblur.py {config}")
-    return 0
-
-
-def _parse_size(text: str) -> tuple[int, int]:
-    height, _, width = text.partition("x")
-    if not (height.isdecimal() and width.isdecimal()):
-        raise UsageError(f"--size {text!r} is not HEIGHTxWIDTH, e.g. 480x640")
-    return int(height), int(width)
+def _add_kind(kinds: Any, name: str, summary: str, description: str, options: Sequence[_Option]) -> None:
+    parser = kinds.add_parser(name, help=summary, description=description)
+    for flag, default, metavar, text in options:
+        kind = str if default is None else type(default)
+        parser.add_argument(flag, type=kind, default=default, required=default is None, metavar=metavar, help=text)
+    parser.set_defaults(run={"act": run_act, "spike": run_spike, "vqa": run_vqa}[name])
 
 
 def run_act(args: argparse.Namespace) -> int:
     """Write the episodes."""
     from penstock._src.demo.act import ReachScript, write_episodes
 
-    height, width = _parse_size(args.size)
-    if args.seed < 0:
-        raise UsageError(f"--seed {args.seed}: it must be 0 or more")
-    script = ReachScript(args.episodes, args.rows, height, width, seed=args.seed)
-    began = time.perf_counter()
-    size = write_episodes(Path(args.out), script)
-    _print(
-        "make",
-        time.perf_counter() - began,
-        f"{args.out} · {script.episodes:,} episodes of {script.rows:,} rows · {units.format_size(size)} · "
-        f"four JPEG cameras {script.height}×{script.width}, qpos, qvel, action",
-    )
+    script = ReachScript(args.episodes, args.rows, *_size(args), seed=args.seed)
+    what = f"{script.episodes:,} episodes of {script.rows:,} rows · four JPEG cameras {_pixels(script)}"
+    _make(args, lambda out: write_episodes(out, script), what)
     print(f"next: penstock inspect {args.out} · python examples/imitate_episodes.py --dataset {args.out} …")
     return 0
+
+
+def run_spike(args: argparse.Namespace) -> int:
+    """Write the clips and their configuration."""
+    from penstock._src.demo.spike import CONFIG_NAME, SpikeScript, write_spike_set
+
+    script = SpikeScript(args.train, args.test, args.images, *_size(args), args.travel, args.seed)
+    what = (
+        f"{script.train:,} + {script.test:,} sequences of {script.images:,} images {_pixels(script)} · "
+        f"spikes {'×'.join(map(str, script.plane))}, 56 or 88 frames an image"
+    )
+    _make(args, lambda out: write_spike_set(out, script), what)
+    config = Path(args.out) / CONFIG_NAME
+    print(f"next: penstock inspect {args.out} · penstock check {config} · python examples/train_deblur.py {config}")
+    return 0
+
+
+def run_vqa(args: argparse.Namespace) -> int:
+    """Write the images and the records."""
+    from penstock._src.demo.vqa import ShapeScript, write_vqa_set
+
+    script = ShapeScript(args.scenes, args.questions, *_size(args), seed=args.seed)
+    what = f"{script.scenes:,} images {_pixels(script)}, up to {script.questions} questions each"
+    _make(args, lambda out: write_vqa_set(out, script), what)
+    print(f"next: penstock inspect {args.out}/train.jsonl · python examples/train_vqa.py --data {args.out}")
+    return 0
+
+
+def _size(args: argparse.Namespace) -> tuple[int, int]:
+    height, _, width = args.size.partition("x")
+    if not (height.isdecimal() and width.isdecimal()):
+        raise UsageError(f"--size {args.size!r} is not HEIGHTxWIDTH, e.g. 480x640")
+    return int(height), int(width)
+
+
+def _pixels(script: Any) -> str:
+    return f"{script.height}×{script.width}"
+
+
+def _make(args: argparse.Namespace, write: Callable[[Path], int], what: str) -> None:
+    began = time.perf_counter()
+    n_bytes = write(Path(args.out))
+    _print("make", time.perf_counter() - began, f"{args.out} · {what} · {units.format_size(n_bytes)}")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -228,37 +243,3 @@ def _read_back(bag: Path, out: Path) -> str:
         f"row {row:,}: state [{state[0]:.3f}, {state[1]:.3f}, …] · "
         f"its JPEG of {len(stored):,} bytes is the recorded one, byte for byte"
     )
-
-
-def _add_vqa(kinds: Any) -> None:
-    parser = kinds.add_parser(
-        "vqa",
-        help="make questions about images of coloured shapes, for examples/train_vqa.py",
-        description="Write OUT/images/*.jpg, OUT/train.jsonl and OUT/val.jsonl: scenes of circles, squares and "
-        "triangles, and questions about their colours, shapes, counts and positions.",
-    )
-    parser.add_argument("--out", metavar="DIR", required=True, help="where images/, train.jsonl and val.jsonl go")
-    parser.add_argument(
-        "--scenes", type=int, default=2000, metavar="N", help="number of images (2000), a tenth for validation"
-    )
-    parser.add_argument("--questions", type=int, default=6, metavar="N", help="most questions about one image (6)")
-    parser.add_argument("--size", default="64x64", metavar="HxW", help="size of the images (64x64)")
-    parser.add_argument("--seed", type=int, default=0, help="another seed gives other scenes (0)")
-    parser.set_defaults(run=_run_vqa)
-
-
-def _run_vqa(args: argparse.Namespace) -> int:
-    """Write the images and the records."""
-    from penstock._src.demo.vqa import ShapeScript, write_vqa_set
-
-    height, width = _parse_size(args.size)
-    script = ShapeScript(args.scenes, args.questions, height, width, seed=args.seed)
-    began = time.perf_counter()
-    size = write_vqa_set(Path(args.out), script)
-    seconds = time.perf_counter() - began
-    print(
-        f"make {seconds:.2f} s · {args.out} · {script.scenes:,} images {height}×{width}, up to {script.questions} "
-        f"questions each · {units.format_size(size)}"
-    )
-    print(f"next: penstock inspect {args.out}/train.jsonl · python examples/train_vqa.py --data {args.out}")
-    return 0

@@ -104,22 +104,15 @@ class ProgressBar(Lines):
             self._progress = None
 
     def _open(self, total_bytes: int) -> None:
+        from rich import progress
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
 
-        self._progress = Progress(
-            BarColumn(30),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[rss]}"),
+        self._progress = progress.Progress(
+            progress.BarColumn(30),
+            progress.DownloadColumn(),
+            progress.TransferSpeedColumn(),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[rss]}"),
             console=Console(stderr=True),
         )
         self._progress.start()
@@ -155,6 +148,19 @@ def count(number: int, plural: str) -> str:
     """`1 episode`, `2 episodes`, `1 frame decoded`: the first word of `plural` loses its s for one."""
     first, space, rest = plural.partition(" ")
     return f"{number:,} {first.removesuffix('s') if number == 1 else first}{space}{rest}"
+
+
+def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """Columns under one another, without borders; those in `right` end at one edge."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  "
+        + "  ".join(
+            cell.rjust(width) if number in right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in rows
+    ]
 
 
 def problem_lines(problems: Sequence[Problem], path: str = "") -> list[str]:

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock import __version__
-from penstock._src.cli.display import print_json
+from penstock._src.cli.display import print_json, row
 from penstock._src.system.units import format_bytes, format_size, parse_duration_ns, parse_workers
 
 LIBRARIES = ("av", "h5py", "numpy", "opencv-python-headless", "psutil", "pyarrow", "pyyaml", "rich", "rosbags")
-NEIGHBOURS = ("lerobot", "torch", "torchcodec", "nvidia-ml-py")
+NEIGHBOURS = ("lerobot", "torch", "torchcodec")
 
 
 def add_parser(verbs: Any) -> None:
@@ -123,7 +123,7 @@ def _show(facts: dict[str, Any]) -> None:
     for n, (name, version) in enumerate(facts["versions"].items()):
         rows.append(("libraries" if n == 0 else "", f"{name} {version or '– (not installed)'}"))
     for label, text in rows:
-        print(f"{label:<15}{text}")
+        print(row(label, text))
 
 
 def _shared_memory(facts: dict[str, Any]) -> str:

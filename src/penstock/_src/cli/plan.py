@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock._src.cli.bench import parse_image_size
 from penstock._src.cli.convert import split_words
-from penstock._src.cli.display import print_text, row
+from penstock._src.cli.display import print_json, print_text, row, table
+from penstock._src.cli.plan_page import conversion_cells, conversion_page, loading_cells, loading_page
 from penstock._src.system import units
 from penstock._src.system.files import as_path
 from penstock.errors import OutputFailed, UsageError
@@ -86,7 +86,6 @@ def _is_recording(path: str) -> bool:
 
 def _loading(path: str, args: argparse.Namespace) -> int:
     from penstock._src.cli.inspect.stores import parse_episodes
-    from penstock._src.cli.plan_page import loading_page
     from penstock._src.load.bench.planning import plan_loading
 
     batch = _largest_batch(args)
@@ -150,19 +149,13 @@ def parse_parameters(text: str) -> float:
 def loading_lines(plan: LoadPlan) -> list[str]:
     """For people: what it is, what it costs, what fits, what to run."""
     lines = [plan.path, *(row(label, text) for label, text in plan.lines())]
-    cells = [("way", "memory", "disk", "fills in", "samples/s", "")]
-    for each in plan.options:
-        mark = "← chosen" if each is plan.chosen else (f"not possible: {each.why_not}" if each.why_not else "")
-        sizes = units.format_bytes(each.peak_bytes), units.format_size(each.disk_bytes)
-        cells.append((each.name, *sizes, each.fill_text, f"{each.samples_per_s:,.0f}", mark))
-    lines += table(cells)
+    lines += table(loading_cells(plan), right=(1, 2, 3, 4))
     lines += bar(plan.chosen.memory_bytes, plan.budget_bytes)
     lines += [row("store", plan.opening), row("run", plan.code)]
     return lines + [row("or", each.code) for each in plan.options if each.code]
 
 
 def _conversion(path: str, overrides: Sequence[str], args: argparse.Namespace) -> int:
-    from penstock._src.cli.plan_page import conversion_page
     from penstock._src.conversion.planning import plan_conversion
 
     batch = _largest_batch(args)
@@ -191,28 +184,11 @@ def _commands(
 
 def conversion_lines(plan: ConversionPlan, commands: Sequence[str]) -> list[str]:
     lines = [plan.path, *(row(label, text) for label, text in plan.lines)]
-    cells = [("video", "peak memory", "")]
-    for each in plan.options:
-        note = f"not possible: {each.why_not}" if each.why_not else "← chosen" if each is plan.chosen else ""
-        cells.append((each.video, units.format_bytes(each.peak_bytes) if not each.why_not else "–", note))
-    lines += table(cells)
+    lines += table(conversion_cells(plan), right=(1,))
     if plan.chosen is not None:
         lines += bar(plan.chosen.memory_bytes, plan.budget_bytes)
     lines += [row(label, command) for label, command in zip(("run", "then"), commands, strict=False)]
-    return lines + [row("", f"→ {each.video}: {each.hint}") for each in plan.options if each.hint]
-
-
-def table(cells: Sequence[Sequence[str]]) -> list[str]:
-    """Columns under one another; all but the first and the last to the right."""
-    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
-    last = len(widths) - 1
-    return [
-        "  " + "  ".join(
-            cell.ljust(width) if column in (0, last) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
-    ]  # fmt: skip
+    return lines
 
 
 def bar(parts: dict[str, int] | Any, budget_bytes: int) -> list[str]:
@@ -235,7 +211,7 @@ def _finish(args: argparse.Namespace, plain: dict[str, Any], lines: Sequence[str
         except OSError as error:
             raise OutputFailed(Path(args.html), "writing the page", error) from error
     if args.json:
-        print(json.dumps(plain, indent=2, ensure_ascii=False))
+        print_json(plain)
         return
     for line in lines:
         print_text(line)
@@ -251,7 +227,7 @@ def _history(args: argparse.Namespace) -> int:
     entries = summaries(history)
     if args.json:
         kinds, runs = ([each._asdict() for each in values] for values in (entries, history))
-        print(json.dumps({"kinds": kinds, "runs": runs}))
+        print_json({"kinds": kinds, "runs": runs})
         return 0
     if not history:
         print("no run was predicted yet on this machine; convert records its runs, and so does a Loader with plan=")
@@ -269,4 +245,4 @@ def history_lines(history: Sequence[RunOutcome], shown: int = 20) -> list[str]:
         rate = "–" if each.rate_error is None else f"{each.rate_error:.0%}"
         errors = (f"{each.memory_error:.0%}", f"{each.worst_memory_error:.0%}", rate)
         cells.append((each.kind, f"{each.runs:,}", *errors))
-    return [*table(cells), *(f"{each.kind:<8} {each.what}: {each.line}" for each in history[-shown:])]
+    return [*table(cells, right=(1, 2, 3)), *(f"{each.kind:<8} {each.what}: {each.line}" for each in history[-shown:])]

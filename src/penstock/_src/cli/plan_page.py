@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from penstock._src.plan.load_plan import LoadPlan
 
 Facts = Sequence[tuple[str, str]]
+Cells = Sequence[Sequence[str]]
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2733; --soft: #5d6b7a; --line: #dde3ea; --back: #fff; --panel: #f2f5f9;
@@ -50,20 +51,32 @@ _COLOURS = ("#2f6fde", "#20a39e", "#e08e2b", "#8d5bd1", "#d1495b", "#6b8f3c", "#
 _LITTLE = 0.25  # of the budget: a bar that is mostly empty is drawn once more, for what is used
 
 
+def loading_cells(plan: LoadPlan) -> list[tuple[str, ...]]:
+    """The ways to load it, and their figures; the first line is the head."""
+    cells: list[tuple[str, ...]] = [("way", "memory", "disk", "fills in", "samples/s", "")]
+    for each in plan.options:
+        sizes = format_bytes(each.peak_bytes), format_size(each.disk_bytes)
+        mark = _mark(each is plan.chosen, each.why_not)
+        cells.append((each.name, *sizes, each.fill_text, f"{each.samples_per_s:,.0f}", mark))
+    return cells
+
+
+def _mark(is_chosen: bool, why_not: str) -> str:
+    return "← chosen" if is_chosen else f"not possible: {why_not}" if why_not else ""
+
+
+def conversion_cells(plan: ConversionPlan) -> list[tuple[str, ...]]:
+    """The ways to store its cameras, and what each takes; the first line is the head."""
+    cells: list[tuple[str, ...]] = [("video", "peak memory", "")]
+    for each in plan.options:
+        size = "–" if each.why_not else format_bytes(each.peak_bytes)
+        why_not = " → ".join(filter(None, (each.why_not, each.hint)))
+        cells.append((each.video, size, _mark(each is plan.chosen, why_not)))
+    return cells
+
+
 def loading_page(plan: LoadPlan, facts: Facts = ()) -> str:
     """How a store is loaded."""
-    rows = [
-        (
-            each.name,
-            format_bytes(each.peak_bytes),
-            format_size(each.disk_bytes),
-            each.fill_text,
-            f"{each.samples_per_s:,.0f}",
-            "chosen" if each is plan.chosen else each.why_not,
-        )
-        for each in plan.options
-    ]
-    head = ("way", "memory", "disk", "fills in", "samples/s", "")
     codes = [f"import penstock\n\nstore = {plan.opening}\nloader = {plan.code}"]
     codes += [f"dataset = {each.code}" for each in plan.options if each.code]
     cards = [
@@ -78,7 +91,7 @@ def loading_page(plan: LoadPlan, facts: Facts = ()) -> str:
         _facts([*plan.lines(), *facts]),
         _budget(plan.chosen.memory_bytes, plan.budget_bytes),
         "<h2>Ways to load it</h2>",
-        _table(head, rows),
+        _table(loading_cells(plan)),
         "<h2>Run</h2>",
         *(f"<pre>{escape(code)}</pre>" for code in codes),
     ]
@@ -88,14 +101,6 @@ def loading_page(plan: LoadPlan, facts: Facts = ()) -> str:
 
 def conversion_page(plan: ConversionPlan, facts: Facts = (), commands: Sequence[str] = ()) -> str:
     """How an input is converted."""
-    rows = [
-        (
-            each.video,
-            "–" if each.why_not else format_bytes(each.peak_bytes),
-            "chosen" if each is plan.chosen else " → ".join(filter(None, (each.why_not, each.hint))),
-        )
-        for each in plan.options
-    ]
     body = []
     if plan.chosen is not None:
         cards = [
@@ -109,7 +114,7 @@ def conversion_page(plan: ConversionPlan, facts: Facts = (), commands: Sequence[
         body += ["<h2>What it is</h2>", _facts([*plan.lines, *facts])]
     if plan.chosen is not None:
         body.append(_budget(plan.chosen.memory_bytes, plan.budget_bytes))
-    body += ["<h2>Ways to store its cameras</h2>", _table(("video", "peak memory", ""), rows)]
+    body += ["<h2>Ways to store its cameras</h2>", _table(conversion_cells(plan))]
     if commands:
         body.append(f"<h2>Run</h2><pre>{escape(chr(10).join(commands))}</pre>")
     return _page(plan.path, f"Converting it: {plan.kind} · {format_size(plan.size_bytes)}", body)
@@ -160,10 +165,10 @@ def _bar(parts: Mapping[str, int], colours: Mapping[str, str], whole_bytes: int,
     return f'<div class="{kind}">{"".join(pieces)}</div>'
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+def _table(cells: Cells) -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in cells[0])
     lines = []
-    for line in rows:
-        kind = "chosen" if line[-1] == "chosen" else "refused" if line[-1] else ""
+    for line in cells[1:]:
+        kind = "chosen" if line[-1].endswith("chosen") else "refused" if line[-1] else ""
         lines.append(f'<tr class="{kind}">' + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>")
-    return f'<div class="scroll"><table><tr>{cells}</tr>{"".join(lines)}</table></div>'
+    return f'<div class="scroll"><table><tr>{head}</tr>{"".join(lines)}</table></div>'

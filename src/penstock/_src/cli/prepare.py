@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from penstock._src.cli.display import count, display, print_json, problem_lines, row
+from penstock._src.system import units
 
 if TYPE_CHECKING:
     from penstock._src.formats.findings import CheckReport
@@ -82,11 +83,9 @@ def _add_voxels(kinds: Any) -> None:
 
 def run_voxels(args: argparse.Namespace) -> int:
     """Make the voxels, and show how many."""
-    from penstock._src.cli.display import count, display, problem_lines, row
     from penstock._src.load.clips.config import clip_config, load_clip_config
     from penstock._src.prepare.voxels import prepare_voxels
     from penstock._src.stores.spike.store import SpikeStore
-    from penstock._src.system import units
     from penstock._src.system.config import apply_overrides
     from penstock._src.system.limits import read_cpu_limit
 
@@ -108,7 +107,7 @@ def run_voxels(args: argparse.Namespace) -> int:
     finally:
         shown.close()
     if args.json:
-        sys.stdout.write(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
+        print_json(report.to_json())
         return report.exit_code
     for line in problem_lines(report.problems):
         print(line)
@@ -122,7 +121,6 @@ def run_voxels(args: argparse.Namespace) -> int:
 
 def run_gopro_spike(args: argparse.Namespace) -> int:
     """Make the folder, and show what is in it."""
-    from penstock._src.cli.display import display
     from penstock._src.prepare.gopro_spike import prepare_gopro_spike
 
     shown = display(results=False)
@@ -137,16 +135,14 @@ def run_gopro_spike(args: argparse.Namespace) -> int:
     finally:
         shown.close()
     if args.json:
-        sys.stdout.write(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
+        print_json(report.to_json())
     else:
         _show_gopro_spike(report, args)
     return report.exit_code
 
 
 def _show_gopro_spike(report: CheckReport, args: argparse.Namespace) -> None:
-    from penstock._src.cli.display import count, problem_lines, row
     from penstock._src.prepare.gopro_spike import SPLITS
-    from penstock._src.system import units
 
     for line in problem_lines(report.problems):
         print(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from penstock._src.cli.display import count, print_json
+from penstock._src.cli.display import count, print_json, row, table
 from penstock._src.system import units
 
 if TYPE_CHECKING:
@@ -56,14 +56,12 @@ def run(args: argparse.Namespace) -> int:
 
 def report_lines(report: RecoveryReport) -> list[str]:
     """What a person reads of a recovery."""
-    lines = []
-    width = max((len(name) for name in report.topics), default=0)
-    lines += [f"  {name:<{width}}  {number:>9,}" for name, number in sorted(report.topics.items())]
+    lines = table([(name, f"{number:,}") for name, number in sorted(report.topics.items())], right=(1,))
     for damage in report.damages[:_SHOWN_DAMAGES]:
         lines.append(_damage_line(damage))
     if report.damage_count > _SHOWN_DAMAGES:
-        lines.append(f"{'damage':<15}… and {report.damage_count - _SHOWN_DAMAGES:,} more places (--json lists them)")
-    lines += [f"{'note':<15}{note}" for note in report.notes]
+        lines.append(row("damage", f"… and {report.damage_count - _SHOWN_DAMAGES:,} more places (--json lists them)"))
+    lines += [row("note", note) for note in report.notes]
     lost = report.lost_text
     if report.suspect_messages:
         lost += f" · {report.suspect_messages:,} kept without proof"
@@ -75,6 +73,6 @@ def report_lines(report: RecoveryReport) -> list[str]:
 def _damage_line(damage: Damage) -> str:
     file = f"{damage.file}: " if damage.file else ""
     if damage.messages == 0:
-        return f"{'note':<15}{file}{damage.note()}"
+        return row("note", f"{file}{damage.note()}")
     held = "messages unknown" if damage.messages is None else f"{damage.messages:,} messages"
-    return f"{'damage':<15}{file}{damage.where} · {held} · {damage.cause}"
+    return row("damage", f"{file}{damage.where} · {held} · {damage.cause}")

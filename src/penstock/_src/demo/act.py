@@ -182,6 +182,7 @@ class ReachScript:
             height=(self.height, 16, 4096),
             width=(self.width, 16, 4096),
             quality=(self.quality, 1, 100),
+            seed=(self.seed, 0, 1 << 62),
         )
 
 

@@ -27,9 +27,6 @@ class DepthStats(ImageStats):
         super().__init__()
         self._values = NumericStats(_SHAPE, np.float32)  # which holds every 16-bit number exactly
 
-    def __repr__(self) -> str:
-        return f"DepthStats(count={self.count:,}, pixels={self._values.rows:,})"
-
     def add(self, rgb: NDArray[Any]) -> None:
         """Take in one image, uint16 or float32 (height, width)."""
         if rgb.ndim != 2 or rgb.dtype not in (np.uint16, np.float32) or rgb.size == 0:

@@ -217,9 +217,6 @@ class Description:
             raise DataSetError(
                 f"fps must be a whole number >= 1, got {self.fps!r}", hint="LeRobot reads whole rates only"
             )
-        limits = (self.data_file_bytes, self.video_file_bytes, self.chunks_size)
-        if any(type(limit) is not int or limit < 1 for limit in limits):
-            raise DataSetError(f"sizes of files and chunks must be >= 1, got {limits}")
         check_features(self.features)
         if not self.features:
             raise DataSetError("a data set needs at least one feature")

@@ -84,9 +84,6 @@ class NumericStats:
         # The rank errors add up in proportion to the rows: the bound of the two together is the bound of one.
         self._ragged: dict[int, QuantileSketch] = {}
 
-    def __repr__(self) -> str:
-        return f"NumericStats(shape={self.shape}, rows={self.rows:,}, bad={int(self._bad.sum()):,})"
-
     @property
     def bad(self) -> list[BadValues]:
         """Unusable values per dimension, dimensions in row-major order."""
@@ -178,11 +175,6 @@ class NumericStats:
         stats._ragged = {int(dim): QuantileSketch.from_state(sketch) for dim, sketch in state["ragged"].items()}
         return stats
 
-    def quantile_range(self, fraction: float, spread: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Per dimension, the values at the fractions `fraction - spread` and `fraction + spread`."""
-        low, high = self._quantiles([max(fraction - spread, 0.0), min(fraction + spread, 1.0)])
-        return low, high
-
     def _quantiles(self, fractions: list[float]) -> NDArray[np.float64]:
         values = self._sketch.quantiles(fractions)
         for dim, sketch in self._ragged.items():
@@ -265,9 +257,6 @@ class ImageStats:
     def __init__(self) -> None:
         self.count = 0
         self._bins: NDArray[np.int64] = np.zeros((3, 256), dtype=np.int64)
-
-    def __repr__(self) -> str:
-        return f"ImageStats(count={self.count:,}, pixels={int(self._bins[0].sum()):,})"
 
     def add(self, rgb: NDArray[np.uint8]) -> None:
         """Take in one image, uint8 (height, width, 3)."""

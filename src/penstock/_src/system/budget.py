@@ -45,9 +45,6 @@ class Reservation:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def __repr__(self) -> str:
-        return f"Reservation({self.name!r}, {format_bytes(self.n_bytes)})"
-
 
 class Budget:
     """A number of bytes that all parts of a run share."""
@@ -135,12 +132,6 @@ class Budget:
             size=n_bytes,
             limit=self.limit_bytes,
             hint=f'give a larger budget, for example memory="{enough}" (of a command: --memory {enough})',
-        )
-
-    def __repr__(self) -> str:
-        return (
-            f"Budget({format_bytes(self.limit_bytes)}, used {format_bytes(self.used_bytes)}, "
-            f"peak {format_bytes(self.peak_bytes)})"
         )
 
 

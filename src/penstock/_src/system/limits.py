@@ -156,12 +156,7 @@ def _cpu_set(text: str) -> set[int]:
 def _physical_memory(root: Path) -> MemoryCandidate:
     lines = re.findall(r"^(\w+):\s+(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE)
     fields = {name: int(kib) * KIB for name, kib in lines}
-    if "MemTotal" not in fields:  # not Linux
-        import psutil
-
-        machine = psutil.virtual_memory()
-        return MemoryCandidate("physical memory", int(machine.total), int(machine.available))
-    total = fields["MemTotal"]
+    total = fields.get("MemTotal", _UNLIMITED_BYTES)
     # MemAvailable is the kernel's own estimate: free + reclaimable cache, shared memory left out.
     available = fields.get("MemAvailable", fields.get("MemFree", total))
     return MemoryCandidate("physical memory", total, min(total, available))
@@ -285,41 +280,7 @@ def _disk_bytes(path: Path) -> tuple[int, int] | None:
 
 
 def read_gpus() -> tuple[Gpu, ...]:
-    """The NVIDIA GPUs of this machine, through nvidia-ml-py when it is installed, else through nvidia-smi."""
-    gpus = _gpus_by_nvml()
-    return _gpus_by_smi() if gpus is None else gpus
-
-
-def _gpus_by_nvml() -> tuple[Gpu, ...] | None:
-    try:
-        import pynvml  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    except ImportError:
-        return None
-    gpus: list[Gpu] = []
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        driver = _text(pynvml.nvmlSystemGetDriverVersion())
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            device = pynvml.nvmlDeviceGetHandleByIndex(index)
-            try:
-                memory = pynvml.nvmlDeviceGetMemoryInfo(device)
-                sizes: tuple[int | None, int | None] = (int(memory.total), int(memory.free))
-            except pynvml.NVMLError_NotSupported:  # memory shared with the CPU
-                sizes = (None, None)
-            uuid = _text(pynvml.nvmlDeviceGetUUID(device))
-            name = _text(pynvml.nvmlDeviceGetName(device))
-            gpus.append(Gpu(index, name, *sizes, driver, _visible(index, uuid)))
-    except pynvml.NVMLError:
-        return None
-    finally:
-        pynvml.nvmlShutdown()
-    return tuple(gpus)
-
-
-def _gpus_by_smi() -> tuple[Gpu, ...]:
+    """The NVIDIA GPUs of this machine, as nvidia-smi lists them."""
     import shutil
     import subprocess
 
@@ -335,16 +296,10 @@ def _gpus_by_smi() -> tuple[Gpu, ...]:
         return ()
     gpus: list[Gpu] = []
     for line in done.stdout.splitlines():
-        fields = [field.strip() for field in line.split(",", 5)]
-        if len(fields) == 6 and fields[0].isdecimal():
-            total, free = (int(field) << 20 if field.isdecimal() else None for field in fields[2:4])
-            index = int(fields[0])
-            gpus.append(Gpu(index, fields[5], total, free, fields[4], _visible(index, fields[1])))
+        index, uuid, *sizes, driver, name = (field.strip() for field in line.split(",", 5))
+        total, free = (int(field) << 20 if field.isdecimal() else None for field in sizes)
+        gpus.append(Gpu(int(index), name, total, free, driver, _visible(int(index), uuid)))
     return tuple(gpus)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _visible(index: int, uuid: str) -> bool:

@@ -78,14 +78,36 @@ def arrow_keeps_freed() -> bool:
     return bool(arrow.default_memory_pool().backend_name != "system")
 
 
-def rss_bytes() -> int:
-    """Resident memory of this process now."""
-    try:
-        return int((_PROC / "self" / "statm").read_bytes().split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError, ValueError):
-        import psutil
+def _proc_bytes(pid: int | str, file: str, field: bytes) -> int | None:
+    """A field of a file of /proc; None where the process has ended, is another user's, or the kernel has none such."""
+    with contextlib.suppress(OSError):
+        for line in (_PROC / str(pid) / file).read_bytes().splitlines():
+            if line.startswith(field):
+                return int(line.split()[1]) * 1024
+    return None
 
-        return int(psutil.Process().memory_info().rss)
+
+def rss_bytes(pid: int | str = "self") -> int:
+    """Resident memory of a process now; 0 when it has ended."""
+    try:
+        return int((_PROC / str(pid) / "statm").read_bytes().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError):
+        return 0
+
+
+def pss_bytes(pid: int) -> int:
+    """Proportional memory of one process; its RSS where the kernel does not report it, 0 when it has ended."""
+    found = _proc_bytes(pid, "smaps_rollup", b"Pss:")
+    return rss_bytes(pid) if found is None else found
+
+
+def anonymous_bytes(pid: int | str = "self") -> int:
+    """What a process holds without files and shared memory; 0 when it has ended."""
+    return _proc_bytes(pid, "status", b"RssAnon:") or 0
+
+
+def _high_water_bytes() -> int:
+    return _proc_bytes("self", "status", b"VmHWM:") or rss_bytes()
 
 
 def descendants(pid: int) -> list[int]:
@@ -120,43 +142,10 @@ def _descendants_by_parent(pid: int) -> list[int]:
         return []
 
 
-def pss_bytes(pid: int) -> int:
-    """Proportional memory of one process; its RSS where the kernel does not report it, 0 when it has ended."""
-    with contextlib.suppress(OSError):  # another user's process, an old kernel, or it has ended: RSS answers
-        for line in (_PROC / str(pid) / "smaps_rollup").read_bytes().splitlines():
-            if line.startswith(b"Pss:"):
-                return int(line.split()[1]) * 1024
-    try:
-        return int((_PROC / str(pid) / "statm").read_bytes().split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def anonymous_bytes(pid: int | str = "self") -> int:
-    """What a process holds without files and shared memory; resident memory where the kernel has no more, 0 when the
-    process has ended."""
-    try:
-        status = (_PROC / str(pid) / "status").read_bytes()
-    except OSError:
-        return 0 if pid != "self" else rss_bytes()
-    for line in status.splitlines():
-        if line.startswith(b"RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return rss_bytes() if pid == "self" else 0
-
-
 def tree_pss_bytes(pid: int | None = None) -> int:
     """Proportional memory of a process (this one by default) and of all that descend from it, shared pages once."""
     root = os.getpid() if pid is None else pid
     return sum(pss_bytes(each) for each in [root, *descendants(root)])
-
-
-def _high_water_bytes() -> int:
-    with contextlib.suppress(OSError):  # no /proc: what is held now is the best that is known
-        for line in (_PROC / "self" / "status").read_bytes().splitlines():
-            if line.startswith(b"VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return rss_bytes()
 
 
 def _reset_high_water() -> bool:
@@ -247,6 +236,3 @@ class PeakMeter:
             if own_needs_samples:
                 with _meters_lock:
                     self._observe()
-
-    def __repr__(self) -> str:
-        return f"PeakMeter(start_bytes={self.start_bytes}, peak_bytes={self.peak_bytes}, exact={self.exact})"

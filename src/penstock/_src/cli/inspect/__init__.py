@@ -66,8 +66,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from penstock._src import formats
-
     if args.fields and Path(args.fields).exists():  # `--fields run.bag`: all topics of it
         args.words, args.fields = [args.fields, *args.words], ""
     args.paths, args.words = split_words(args.words)
@@ -83,19 +81,19 @@ def _run(args: argparse.Namespace) -> int:
         from penstock._src.cli.inspect.spike import inspect_spike_files
 
         return inspect_spike_files([as_path(path) for path in args.paths], args)
-    directories = _named_directories(args.paths)
-    refs = directories or _contents(args.paths)
-    kinds = {each.kind for each in refs}
+    refs = _named_directories(args.paths) or _contents(args.paths)
     if all(each.is_recording for each in refs):
         from penstock._src.cli.inspect.recordings import inspect_recordings
 
         return inspect_recordings(args)
-    of_one = formats.get(refs[0].kind) if len(kinds) == 1 else None
-    if of_one is None or (of_one.markers and len(refs) > 1 and not directories):
-        from penstock._src.cli.inspect.listing import list_contents
+    from penstock._src.cli.inspect.listing import find_places, list_places
 
-        return list_contents(refs, args)
-    return int(of_one.load("inspect")([each.path for each in refs], args))
+    places = list(find_places(refs, args))
+    named = {as_path(path) for path in args.paths}
+    of = places[0].of
+    if of is not None and (len(places) == 1 or all(each.of is of and each.path in named for each in places)):
+        return int(of.load("inspect")([each.path for each in places], args))
+    return list_places(places, args)
 
 
 def _is_spike_file(path: Path) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ from penstock._src.cli.display import count, print_text
 from penstock._src.cli.inspect.stores import (
     conversion_lines,
     describe_store,
-    episode_directory,
     load_lines,
     open_options,
     predict,
@@ -25,75 +23,43 @@ from penstock._src.system import units
 
 if TYPE_CHECKING:
     from penstock._src.conversion.inputs.input import OpenOptions
-    from penstock._src.stores.hdf5.layout import EpisodeRows, Hdf5Layout
-
-_MOST_SHOWN = 200  # data sets, and files of a directory
 
 
-def inspect_hdf5(files: Sequence[Path], args: argparse.Namespace) -> int:
-    refuse_fields(files[0], args)
+def inspect_hdf5(paths: Sequence[Path], args: argparse.Namespace) -> int:
+    """Files, and directories whose files are one store."""
+    refuse_fields(paths[0], args)
     options = open_options(args)
     if args.suggest_config:
-        return suggest(HDF5, files[0], options)
-    words = _words(options, args.episodes)
-    inputs = list(_inputs(files, {Path(path) for path in args.paths}, words))
-    if len(inputs) > 1 and not args.json and not _is_configured(args) and all(map(os.path.isdir, args.paths)):
-        from penstock._src.cli.inspect.listing import list_stores
-
-        return list_stores((place, load or describe_store(place, **words)) for place, _, load in inputs)
-    first_file = {place: first for place, first, _ in inputs}
-    loads = {place: load for place, _, load in inputs}
-
-    def described(place: Path) -> dict[str, Any]:
-        return describe(first_file[place], options, place, loads[place] or describe_store(place, **words))
-
-    return show_each([place for place, _, _ in inputs], described, _show, args)
+        return suggest(HDF5, _files(paths[0])[0], options)
+    return show_each(paths, lambda path: describe(path, options, args.episodes), _show, args)
 
 
-def _is_configured(args: argparse.Namespace) -> bool:
-    """Whether the predicted conversion is what was asked for."""
-    return bool(args.config or [word for word in args.words if not word.startswith("hdf5.")])
+def _files(path: Path) -> Sequence[Path]:
+    return HDF5.files_in(path) if path.is_dir() else [path]
 
 
-def _words(opening: OpenOptions, episodes: Sequence[int] | str | None) -> dict[str, Any]:
-    """The options of `penstock.open`."""
-    options = opening.settings.hdf5
-    words = {"channels": options.channels, "mask": options.mask, "allow_external": options.allow_external}
-    return {"episodes": episodes, **words}
-
-
-def _inputs(
-    files: Sequence[Path], named: set[Path], words: dict[str, Any]
-) -> Iterable[tuple[Path, Path, dict[str, Any] | None]]:
-    """(what to open, its first file, how it is loaded where that is known): a file, or a directory whose files are one
-    store, unless they were named."""
-    is_whole: dict[Path, bool] = {}
-    for file in files:
-        parent = file.parent
-        if file not in named and parent not in is_whole:
-            load = episode_directory(parent, HDF5, **words)
-            is_whole[parent] = load is not None
-            if load is not None:
-                yield parent, file, load
-        if file in named or not is_whole[parent]:
-            yield file, file, None
-
-
-def describe(path: Path, opening: OpenOptions, place: Path, load: dict[str, Any]) -> dict[str, Any]:
-    """Everything that inspect shows of one file, or of the directory `place` whose first file it is, as plain data."""
+def describe(path: Path, opening: OpenOptions, episodes: Sequence[int] | str | None = None) -> dict[str, Any]:
+    """Everything that inspect shows, as plain data; the layout is that of the first file."""
     from penstock._src.stores.hdf5.file import Hdf5File
     from penstock._src.stores.hdf5.file_store import TEXT_NAMES, read_facts
     from penstock._src.stores.hdf5.layout import episode_spans, recognise
 
-    options = opening.settings.hdf5
-    with Hdf5File(path, allow_external=options.allow_external, texts=TEXT_NAMES) as file:
+    files, options = _files(path), opening.settings.hdf5
+    load = describe_store(
+        path,
+        episodes=episodes,
+        channels=options.channels,
+        mask=options.mask,
+        allow_external=options.allow_external,
+    )
+    with Hdf5File(files[0], allow_external=options.allow_external, texts=TEXT_NAMES) as file:
         layout = recognise(file, options.channels)
         spans = episode_spans(file, layout, options.mask)
         facts = read_facts(file, layout)
         description = {
             "path": str(path),
-            "bytes": file.size_bytes,
-            "files": 1,
+            "bytes": sum(each.stat().st_size for each in files),
+            "files": len(files),
             "layout": layout.kind,
             "why": layout.why,
             "episodes": len(spans),
@@ -102,38 +68,12 @@ def describe(path: Path, opening: OpenOptions, place: Path, load: dict[str, Any]
             "task": facts.task,
             "robot": facts.robot,
             "masks": list(layout.masks),
-            "datasets": _data_sets(file, layout, spans),
             "reads_besides": list(file.followed),
         }
-    description |= {"load": load, "conversion": {"of": str(path), **predict(HDF5, path, opening)}}
-    if place != path:
-        sizes = [each.stat().st_size for each in HDF5.files_in(place)]
-        description |= {"path": str(place), "bytes": sum(sizes), "files": len(sizes)}
+    description |= {"load": load, "conversion": {"of": str(files[0]), **predict(HDF5, files[0], opening)}}
+    if len(files) > 1:
         description |= {key: load[key] for key in ("episodes", "rows") if load["possible"]}
     return description
-
-
-def _data_sets(file: Any, layout: Hdf5Layout, spans: Sequence[EpisodeRows]) -> list[dict[str, Any]]:
-    from penstock._src.stores.hdf5.array import Hdf5Array
-    from penstock._src.stores.hdf5.layout import join
-
-    group = next((span.group for span in spans if span.stop > span.start), spans[0].group if spans else "")
-    entries = []
-    for member in layout.members[:_MOST_SHOWN]:
-        array = Hdf5Array(file, join(group, member.name))
-        entries.append(
-            {
-                "name": array.name,
-                "dtype": member.dtype,
-                "shape": list(array.shape),
-                "content": member.content,
-                "channels": member.channels,
-                "why": member.why,
-                "read_by": array.way,
-                "because": array.why,
-            }
-        )
-    return entries
 
 
 def _show(info: dict[str, Any]) -> None:
@@ -149,21 +89,8 @@ def _show(info: dict[str, Any]) -> None:
         if value:
             print_text(f"{label:<15}{value}")
     print_text("\n".join(load_lines(info["load"])))
-    if not info["load"]["possible"]:
-        _show_data_sets(info["datasets"])
     for target in info["reads_besides"]:
         print_text(f"reads besides  {target}")
     if info["conversion"]["possible"] and info["files"] > 1:
         print_text(f"convert        file by file; {Path(info['conversion']['of']).name} like this:")
     print_text("\n".join(conversion_lines(info["conversion"])))
-
-
-def _show_data_sets(entries: Sequence[dict[str, Any]]) -> None:
-    """What lies in a file that cannot be loaded."""
-    width = max((len(each["name"]) for each in entries), default=0)
-    for each in entries:
-        shape = "×".join(f"{size:,}" for size in each["shape"])
-        what = each["content"] + (f", channels {each['channels']}" if each["channels"] != "none" else "")
-        print_text(
-            f"  {each['name']:<{width}}  {each['dtype']:<8} {shape:<18} {what:<24} {each['read_by']}: {each['because']}"
-        )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock._src.cli.display import count, print_text, row
+from penstock._src.cli.display import count, print_text, row, table
 from penstock._src.cli.inspect.stores import describe_store, load_lines, refuse_configuration, show_each, stored_size
 from penstock._src.system import units
 
@@ -64,10 +64,12 @@ def _lines(info: dict[str, Any]) -> list[str]:
         *load_lines(info["load"]),
     ]
     if not info["load"]["possible"]:  # then at least what its metadata declare
-        width = max((len(key) for key in info["features"]), default=0)
-        for key, feature in info["features"].items():
-            shape = "×".join(str(n) for n in feature["shape"])
-            lines.append(f"  {key:<{width}}  {feature['dtype']:<8} {shape:<12} {feature['codec'] or ''}".rstrip())
+        lines += table(
+            [
+                (key, feature["dtype"], "×".join(map(str, feature["shape"])), feature["codec"] or "")
+                for key, feature in info["features"].items()
+            ]
+        )
     lines += [f"  task {index}: {task}" for index, task in enumerate(info["tasks"][:_MOST_TASKS])]
     if len(info["tasks"]) > _MOST_TASKS:
         lines.append(f"  … and {len(info['tasks']) - _MOST_TASKS} more tasks")

@@ -4,75 +4,78 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock._src import formats
 from penstock._src.cli.display import count, print_json, print_text
 from penstock._src.cli.inspect.stores import describe_store, episode_directory, refuse_configuration, stored_size
-from penstock._src.formats.registry import LEROBOT
 from penstock._src.system import units
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock._src.conversion.inputs.input import InputRef
+    from penstock._src.formats import Format
 
 
-Description = dict[str, Any] | Callable[[Path], dict[str, Any]]
+class Place(NamedTuple):
+    """What is shown as one: a recording, a store, or a directory whose files are one store together."""
+
+    path: Path
+    of: Format | None  # None: a recording, of whatever format
+    load: dict[str, Any] | None = None  # how it is loaded, where that is known already
 
 
-def list_contents(refs: Sequence[InputRef], args: argparse.Namespace) -> int:
+def find_places(refs: Sequence[InputRef], args: argparse.Namespace) -> Iterator[Place]:
+    """Files of a directory that is one store count once, unless they were named."""
+    named = {Path(path) for path in args.paths}
+    whole: dict[tuple[str, Path], dict[str, Any] | None] = {}
+    for each in refs:
+        if each.is_recording:
+            yield Place(each.path, None)
+            continue
+        of, parent = formats.get(each.kind), each.path.parent
+        if of.is_directory_of_files and each.path not in named:
+            is_new = (each.kind, parent) not in whole
+            if is_new:
+                whole[each.kind, parent] = episode_directory(parent, of, **_options(of, args))
+            if (load := whole[each.kind, parent]) is not None:
+                if is_new:
+                    yield Place(parent, of, load)
+                continue
+        yield Place(each.path, of)
+
+
+def list_places(places: Sequence[Place], args: argparse.Namespace) -> int:
     """One line each, with what `penstock inspect` of it alone begins with; 1 where one of them cannot be read."""
-    refuse_configuration(refs[0].path, args)
-    return _listed(_places(refs, args.allow_external), args.json)
-
-
-def list_stores(stores: Iterable[tuple[Path, dict[str, Any]]]) -> int:
-    """The same of stores, with how each is loaded."""
-    return _listed(((path, load) for path, load in stores), as_json=False)
-
-
-def _listed(places: Iterable[tuple[Path, Description]], as_json: bool) -> int:
-    described = [_described(path, load) for path, load in places]
+    refuse_configuration(places[0].path, args)
+    described = [_described(place, args) for place in places]
     failed = [each for each in described if "error" in each]
-    if as_json:
+    if args.json:
         print_json(described)
-    else:
-        for each in described:
-            if "error" not in each:
-                print_text(_line(each))
-        for each in failed:
-            hint = f"\n  → {each['hint']}" if each["hint"] else ""
-            print_text(f"penstock: {each['error']}{hint}", file=sys.stderr)
-        print_text(f"{count(len(described) - len(failed), 'inputs')}; `penstock inspect PATH` shows one of them whole")
+        return 1 if failed else 0
+    for each in described:
+        if "error" not in each:
+            print_text(_line(each))
+    for each in failed:
+        print_text(f"penstock: {each['error']}" + (f"\n  → {each['hint']}" if each["hint"] else ""), file=sys.stderr)
+    print_text(f"{count(len(described) - len(failed), 'inputs')}; `penstock inspect PATH` shows one of them whole")
     return 1 if failed else 0
 
 
-def _places(refs: Sequence[InputRef], allow_external: bool) -> Iterable[tuple[Path, Description]]:
-    """(path, how it is loaded, or who says what it is); files of a directory that is one store count once."""
-    is_whole: dict[tuple[str, Path], bool] = {}
-    for each in refs:
-        if each.is_recording or each.kind == LEROBOT.kind:
-            yield each.path, _recording if each.is_recording else _data_set
-            continue
-        of, parent = formats.get(each.kind), each.path.parent
-        options = {"allow_external": True} if allow_external and "allow_external" in of.options else {}
-        if of.is_directory_of_files and (each.kind, parent) not in is_whole:
-            whole = episode_directory(parent, of, **options)
-            is_whole[each.kind, parent] = whole is not None
-            if whole is not None:
-                yield parent, whole
-        if not is_whole.get((each.kind, parent)):
-            yield each.path, describe_store(each.path, **options)
+def _options(of: Format, args: argparse.Namespace) -> dict[str, Any]:
+    return {"allow_external": True} if args.allow_external and "allow_external" in of.options else {}
 
 
-def _described(path: Path, load: Description) -> dict[str, Any]:
-    if callable(load):
+def _described(place: Place, args: argparse.Namespace) -> dict[str, Any]:
+    path, of, load = place
+    if of is None:
         try:
-            return load(path)
+            return _recording(path)
         except PenstockError as error:
             return {"path": str(path), "error": error.message, "hint": error.hint}
+    load = load or describe_store(path, **_options(of, args))
     if not load["possible"]:
         return {"path": str(path), "error": load["reason"], "hint": load["hint"]}
     chosen = {key: load[key] for key in ("kind", "episodes", "rows", "fps")}
@@ -92,20 +95,6 @@ def _recording(path: Path) -> dict[str, Any]:
             "seconds": max(recording.end_ns - recording.start_ns, 0) / 1e9,
             "bytes": recording.size_bytes,
         }
-
-
-def _data_set(path: Path) -> dict[str, Any]:
-    from penstock._src.lerobot.read.reader import open_data_set
-
-    info = open_data_set(path).info
-    return {
-        "path": str(path),
-        "kind": f"LeRobot {info.version}",
-        "episodes": info.total_episodes,
-        "rows": info.total_frames,
-        "fps": info.fps,
-        "bytes": stored_size(path),
-    }
 
 
 def _line(entry: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock._src.cli.display import print_text
+from penstock._src.cli.display import print_text, row, table
 from penstock._src.cli.inspect.stores import conversion_lines, show_each
 from penstock._src.conversion.report import group_left_out
 from penstock._src.system import units
@@ -120,15 +120,14 @@ def _show_fields(description: dict[str, Any]) -> None:
         print_text(f"{topic['name']}  {topic['type']}  {count_of(topic['messages'], 'message')}")
         if "problem" in topic:
             print_text(f"  ! {topic['problem']}")
+        if topic.get("transforms"):
+            print_text(f"  transforms: {', '.join(topic['transforms'])}")
         cells = [
             (each["path"], each["type"] + "".join(f"[{n}]" for n in each["shape"]).replace("[][", "["), each["value"])
             for each in topic["fields"]
         ]
-        widths = [max((len(cell[column]) for cell in cells), default=0) for column in (0, 1)]
-        if topic.get("transforms"):
-            print_text(f"  transforms: {', '.join(topic['transforms'])}")
-        for path, kind, value in cells:
-            print_text(f"  {path:<{widths[0]}}  {kind:<{widths[1]}}  {value}".rstrip())
+        for line in table(cells):
+            print_text(line)
 
 
 def _predict(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
@@ -168,16 +167,22 @@ def _show(description: dict[str, Any], *, verbose: bool) -> None:
     span = units.format_duration_ns(max(description["end_ns"] - description["start_ns"], 0))
     compression = "" if description["compression"] == "none" else f", {description['compression']}"
     print_text(f"{description['path']}: {units.format_size(description['bytes'])} · {span} · {label}{compression}")
-    width = max((len(topic["name"]) for topic in description["topics"]), default=0)
-    types = max((len(topic["type"]) for topic in description["topics"]), default=0)
-    for topic in description["topics"]:
-        rate = "" if topic["rate_hz"] is None else _rate(topic["rate_hz"])
-        line = f"  {topic['name']:<{width}}  {topic['type']:<{types}}  {topic['messages']:>9,}  {rate:>12}"
-        print_text(line.rstrip() + (f"  ! {topic['problem']}" if topic["problem"] else ""))
+    cells = [
+        (
+            topic["name"],
+            topic["type"],
+            f"{topic['messages']:,}",
+            "" if topic["rate_hz"] is None else _rate(topic["rate_hz"]),
+            f"! {topic['problem']}" if topic["problem"] else "",
+        )
+        for topic in description["topics"]
+    ]
+    for line in table(cells, right=(2, 3)):
+        print_text(line)
     for loss in description["losses"]:
-        print_text(f"lost           {loss['count']:,} · {loss['cause']} ({loss['where']})")
+        print_text(row("lost", f"{loss['count']:,} · {loss['cause']} ({loss['where']})"))
     for note in description["notes"]:
-        print_text(f"note           {note}")
+        print_text(row("note", note))
     plan = description["conversion"]
     if not plan["possible"]:
         print_text("\n".join(conversion_lines(plan)))

@@ -10,24 +10,14 @@ from typing import Any, Literal
 
 from penstock._src.cli.display import print_text, row
 from penstock._src.cli.inspect.stores import load_lines, refuse_fields, show_each, store_facts
+from penstock._src.media.spike.layout import SpikeSettings
 from penstock._src.system import config, units
 from penstock.errors import UsageError
 
 
 @dataclass(frozen=True)
-class _LayoutWords:
-    """What may be declared of a spike file: `height=360 width=640`."""
-
-    layout: Literal["auto", "packed", "uint8"] = "auto"
-    height: int | None = None
-    width: int | None = None
-    frames: int | None = None
-    flip: bool | None = None
-
-
-@dataclass(frozen=True)
-class _SetWords(_LayoutWords):
-    """What `penstock.open` takes of a spike data set besides."""
+class _SetWords(SpikeSettings):
+    """What may be declared of a spike data set: `height=360 width=640`, and what `penstock.open` takes besides."""
 
     split: str | None = None
     num_bins: int = 5
@@ -38,12 +28,11 @@ class _SetWords(_LayoutWords):
 
 def inspect_spike_files(paths: Sequence[Path], args: argparse.Namespace) -> int:
     """Single `.dat` files."""
-    words = _words(_LayoutWords, paths[0], args)
+    words = _words(SpikeSettings, paths[0], args)
 
     def describe(path: Path) -> dict[str, Any]:
         from penstock._src.media.spike.detect import find_layout
         from penstock._src.media.spike.files import image_beside, read_rows
-        from penstock._src.media.spike.layout import SpikeSettings
         from penstock._src.stores.spike.check import odd_spikes
 
         layout, why = find_layout(path, SpikeSettings(**words), path.absolute().parent.parent.name, image_beside(path))
@@ -88,7 +77,7 @@ def inspect_spike_sets(paths: Sequence[Path], args: argparse.Namespace) -> int:
     return show_each(paths, describe, show, args)
 
 
-def _words(cls: type[_LayoutWords], path: Path, args: argparse.Namespace) -> dict[str, Any]:
+def _words(cls: type[SpikeSettings], path: Path, args: argparse.Namespace) -> dict[str, Any]:
     """`height=360` and its like, checked."""
     refuse_fields(path, args)
     if args.suggest_config or args.config:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock._src.cli.display import count, print_json, print_text, row
+from penstock._src.cli.display import count, print_json, print_text, row, table
 from penstock._src.system import units
 from penstock.errors import PenstockError, UsageError
 
@@ -188,17 +188,13 @@ def load_lines(load: dict[str, Any]) -> list[str]:
 
 def column_lines(columns: Sequence[dict[str, Any]]) -> list[str]:
     """A table without borders: name, kind, shape and type, encoding, bytes on disk; the way, and once the reason."""
-    table = [_cells(column) for column in columns]
-    widths = [max((len(line[i]) for line in table), default=0) for i in range(_SIZE + 1)]
-    lines = []
     explained: set[str] = set()
-    for column, line in zip(columns, table, strict=True):
-        padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-        padded[_SIZE] = line[_SIZE].rjust(widths[_SIZE])
-        way = column["way"] if f"{column['way']}{column['why']}" in explained else f"{column['way']}: {column['why']}"
-        explained.add(f"{column['way']}{column['why']}")
-        lines.append("  " + "  ".join([*(cell for cell in padded if cell), way]))
-    return lines
+    cells = []
+    for column in columns:
+        way = f"{column['way']}: {column['why']}"
+        cells.append((*_cells(column), column["way"] if way in explained else way))
+        explained.add(way)
+    return table(cells, right=(_SIZE,))
 
 
 def _cells(column: dict[str, Any]) -> tuple[str, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,20 +19,28 @@ from penstock._src.lerobot.features import ROW_KEYS, Feature
 from penstock._src.lerobot.metadata import open_parquet
 from penstock._src.lerobot.read.frames import TOLERANCE_S
 from penstock._src.lerobot.read.reader import DataFile, DataSet, ReadRows
-from penstock._src.lerobot.stats import QUANTILES, STATISTICS, NumericStats
+from penstock._src.lerobot.stats import NumericStats
 from penstock._src.media.image import codec, depth
-from penstock.errors import DataSetCorrupt, PenstockError
+from penstock.errors import DataSetCorrupt, PenstockError, RemoteError
 
 _PLACE_KEYS = ("index", "episode_index", "frame_index", "timestamp", "task_index")
 
 # LeRobot 0.6.1 accumulates in float32; what it writes about the data is right to about this share of their range.
 _STATS_TOLERANCE = 1e-3
-# Where a stored quantile is allowed to lie. LeRobot averages those of the episodes, which can be far off.
-_QUANTILE_TOLERANCE = 0.05
-_FEWEST_ROWS_FOR_QUANTILES = 100
-
+_COMPARED = ("min", "max", "mean", "std")
 _BATCH_ROWS = 4096
 _BATCH_IMAGES = 64
+
+
+@contextmanager
+def as_findings(findings: Findings, kind: str, where: object) -> Iterator[None]:
+    """What is found wrong within is an error of the data set; what fails at the network or the rights is none."""
+    try:
+        yield
+    except RemoteError:
+        raise
+    except PenstockError as error:
+        findings.error(kind, where, error.message, error.hint)
 
 
 @dataclass
@@ -40,69 +50,73 @@ class _RowSurvey:
     stats: dict[str, NumericStats]
     rows_per_episode: NDArray[np.int64]
     rows: int = 0
-    images: dict[str, int] = field(default_factory=dict)
+    images: Counter[str] = field(default_factory=Counter)
 
 
-def check_rows(data: DataSet, findings: Findings, *, full: bool, samples: int) -> None:
-    """Read every row once and hold it against the metadata."""
+def check_rows(data: DataSet, findings: Findings, *, reads_all: bool, samples: int | None) -> None:
+    """Hold the footers of all tables, and every row once, against the metadata; `samples` images are decoded."""
     numeric = [feature for feature in data.info.features.values() if feature.is_numeric]
     seen = _RowSurvey(
         stats={feature.key: NumericStats(feature.shape, feature.dtype) for feature in numeric},
         rows_per_episode=np.zeros(len(data.episodes), dtype=np.int64),
     )
-    for file in data.data_files:
-        try:
-            _check_file(data, file, seen, findings, full=full, samples=samples)
-        except DataSetCorrupt as error:
-            findings.error("data file", file.path, error.message, error.hint)
+    for episode, file in _files(data):
+        with as_findings(findings, "data file", file.path), open_parquet(file.path) as parquet:
+            keys = _keys(data)
+            data.stored_columns(file.path, parquet, keys)
+            _check_row_columns(data, file.path, parquet.schema_arrow.names, findings)
+            seen.rows += parquet.metadata.num_rows
+            if episode is not None:
+                seen.rows_per_episode[episode] = parquet.metadata.num_rows
+            if reads_all:
+                _check_file(data, file, keys, seen, findings, samples)
     findings.counted["rows"] = seen.rows
     where = data.root / "data"
     if seen.rows != data.info.total_frames:
-        findings.error(
-            "totals", where, f"total_frames is {data.info.total_frames:,}, the files have {seen.rows:,} rows"
-        )
+        message = f"total_frames is {data.info.total_frames:,}, the files have {seen.rows:,} rows"
+        findings.error("totals", where, message)
+    if not reads_all:
+        return
     for number in np.flatnonzero(seen.rows_per_episode != data.episodes.length):
         message = f"episode {number}: length {data.episodes.length[number]}, but {seen.rows_per_episode[number]} rows"
         findings.error("episode length", where, message)
     _check_bad_values(data, seen, findings)
-    _check_stats(data, seen, findings)
+    if data.is_v30:
+        _check_stats(data, seen, findings)
 
 
-def check_footers(data: DataSet, findings: Findings) -> None:
-    """What the footers of the tables tell: their columns, and how many rows there are."""
-    rows = 0
-    for file in data.data_files:
-        with open_parquet(file.path) as parquet:
-            check_row_columns(data, file.path, parquet.schema_arrow.names, findings)
-        rows += file.rows
-    findings.counted["rows"] = rows
-    if rows != data.info.total_frames:
-        message = f"total_frames is {data.info.total_frames:,}, the files have {rows:,} rows"
-        findings.error("totals", data.root / "data", message)
+def _files(data: DataSet) -> Iterator[tuple[int | None, DataFile]]:
+    """The files of rows that are there; of v2.x each has one episode."""
+    if data.is_v30:
+        yield from ((None, file) for file in data.data_files)
+        return
+    for number in range(len(data.episodes)):
+        for span in data.row_spans(number):
+            if span.path.is_file():
+                yield number, DataFile(span.path, span.first_row, span.stop)
+
+
+def _keys(data: DataSet) -> list[str]:
+    return [key for key, feature in data.info.features.items() if feature.dtype != "video" and not feature.is_text]
 
 
 def _check_file(
-    data: DataSet, file: DataFile, seen: _RowSurvey, findings: Findings, *, full: bool, samples: int
+    data: DataSet, file: DataFile, keys: Sequence[str], seen: _RowSurvey, findings: Findings, samples: int | None
 ) -> None:
-    keys = [key for key, feature in data.info.features.items() if feature.dtype != "video" and not feature.is_text]
     images = [key for key in keys if data.info.features[key].dtype == "image"]
-    with open_parquet(file.path) as parquet:
-        check_row_columns(data, file.path, parquet.schema_arrow.names, findings)
     for first_row, group in data.batches(file, keys, _BATCH_IMAGES if images else _BATCH_ROWS):
-        count = len(group["index"])
         _check_place(data, file.path, first_row, group, findings)
-        episode = np.asarray(group["episode_index"])
-        known = (episode >= 0) & (episode < len(data.episodes))
-        np.add.at(seen.rows_per_episode, episode[known], 1)
+        if data.is_v30:
+            episode = np.asarray(group["episode_index"])
+            known = (episode >= 0) & (episode < len(data.episodes))
+            np.add.at(seen.rows_per_episode, episode[known], 1)
         for key, stats in seen.stats.items():
             stats.add(np.asarray(group[key]))
         for key in images:
-            feature, most = data.info.features[key], None if full else samples
-            _check_images(feature, file.path, first_row, list(group[key]), seen, findings, most)
-        seen.rows += count
+            _check_images(data.info.features[key], file.path, first_row, list(group[key]), seen, findings, samples)
 
 
-def check_row_columns(data: DataSet, path: Path, stored: Sequence[str], findings: Findings) -> None:
+def _check_row_columns(data: DataSet, path: Path, stored: Sequence[str], findings: Findings) -> None:
     """`frame_index` and the like that a file or info.json lacks: penstock derives them, LeRobot v3.0 needs most."""
     convert = f"penstock convert {data.root} OUT writes it"
     for key in _PLACE_KEYS:
@@ -118,12 +132,6 @@ def check_row_columns(data: DataSet, path: Path, stored: Sequence[str], findings
             "error" if needed else "info", "row columns", path, what,
             f"LeRobot cannot read the data set like that; {convert}" if needed else convert,
         )  # fmt: skip
-
-
-def check_places(data: DataSet, file: DataFile, findings: Findings) -> None:
-    """The places of a file's rows alone: index, episode, frame, time and task."""
-    for first_row, group in data.batches(file, _PLACE_KEYS, _BATCH_ROWS):
-        _check_place(data, file.path, first_row, group, findings)
 
 
 def _check_place(data: DataSet, path: Path, first_row: int, group: ReadRows, findings: Findings) -> None:
@@ -167,25 +175,19 @@ def _check_images(
     images: list[Any],
     seen: _RowSurvey,
     findings: Findings,
-    most: int | None,
+    samples: int | None,
 ) -> None:
-    for offset, frame in enumerate(images):
-        where = f"{path}: row {first_row + offset}, {feature.key!r}"
-        if frame is None:
-            findings.error("frame", where, "the frame is not in the file")
-            continue
-        done = seen.images.get(feature.key, 0)
-        if most is not None and done >= most:
-            continue
-        seen.images[feature.key] = done + 1
-        findings.counted["images decoded"] += 1
-        try:
-            height, width = (depth.decode if feature.is_depth else codec.decode)(frame).shape[:2]
-        except PenstockError as error:
-            findings.error("frame", where, error.message, error.hint)
-            continue
-        if (height, width) != feature.shape[:2]:
-            findings.error("frame", where, f"{width}×{height} px, but the feature is {feature.shape}")
+    for row, image in enumerate(images, first_row):
+        if samples is not None and seen.images[feature.key] >= samples:
+            return
+        seen.images[feature.key] += 1
+        with as_findings(findings, "frame", f"{path}: row {row}, {feature.key!r}"):
+            if image is None:
+                raise DataSetCorrupt("the frame is not in the file")
+            findings.counted["images decoded"] += 1
+            height, width = (depth.decode if feature.is_depth else codec.decode)(image).shape[:2]
+            if (height, width) != feature.shape[:2]:
+                raise DataSetCorrupt(f"{width}×{height} px, but the feature is {feature.shape}")
 
 
 def _check_bad_values(data: DataSet, seen: _RowSurvey, findings: Findings) -> None:
@@ -217,17 +219,8 @@ def _check_stats(data: DataSet, seen: _RowSurvey, findings: Findings) -> None:
 
 def _compare(key: str, entry: Any, stats: NumericStats, where: Path, findings: Findings) -> None:
     real = {name: np.array(values, dtype=np.float64).reshape(-1) for name, values in stats.to_json().items()}
-    try:
-        stored = {name: np.array(entry[name], dtype=np.float64).reshape(-1) for name in STATISTICS if name in entry}
-        missing = [name for name in ("min", "max", "mean", "std", "count") if name not in stored]
-    except (TypeError, ValueError):
-        missing = ["numbers"]
-        stored = {}
-    if missing:
-        findings.error("stats", where, f"{key!r}: {', '.join(missing)} missing")
-        return
-    if any(not np.isfinite(values).all() for values in stored.values()):
-        findings.error("stats", where, f"{key!r}: NaN or Inf in the statistics")
+    stored = _read_stats(key, entry, (*_COMPARED, "count"), where, findings)
+    if stored is None:
         return
     # LeRobot's aggregation leaves these as they were; they are not used for normalisation.
     severity: Severity = "info" if key in ROW_KEYS else "error"
@@ -235,56 +228,38 @@ def _compare(key: str, entry: Any, stats: NumericStats, where: Path, findings: F
         message = f"{key!r}: count is {stored['count'].tolist()}, the data have {stats.rows:,} rows"
         findings.add(severity, "stats", where, message)
     # LeRobot reduces matrices to their last dimension; there only the shape can be compared with nothing.
-    if stored["min"].shape != real["min"].shape:
-        findings.add(
-            "info", "stats", where, f"{key!r}: statistics of {stored['min'].size} numbers, not {real['min'].size}"
-        )
+    if stored["min"].size != real["min"].size:
+        message = f"{key!r}: statistics of {stored['min'].size} numbers, not {real['min'].size}"
+        findings.add("info", "stats", where, message)
         return
     size = np.maximum(np.abs(real["min"]), np.abs(real["max"]))
     allowed = _STATS_TOLERANCE * (real["max"] - real["min"]) + 1e-5 * size + 1e-9
-    for name in ("min", "max", "mean", "std"):
-        wrong = np.flatnonzero(np.abs(stored[name] - real[name]) > allowed)
+    for name in _COMPARED:
+        values = stored[name].reshape(-1)
+        wrong = np.flatnonzero(np.abs(values - real[name]) > allowed)
         if len(wrong):
             d = int(wrong[0])
-            message = f"{key!r}[{d}]: {name} is {stored[name][d]:.6g}, the data have {real[name][d]:.6g}"
+            message = f"{key!r}[{d}]: {name} is {values[d]:.6g}, the data have {real[name][d]:.6g}"
             findings.add(severity, "stats", where, message, "the statistics do not belong to these data")
-            return
-    if key not in ROW_KEYS and stats.rows >= _FEWEST_ROWS_FOR_QUANTILES:
-        _check_quantiles(key, stored, stats, allowed, where, findings)
-
-
-def _check_quantiles(
-    key: str,
-    stored: dict[str, NDArray[np.float64]],
-    stats: NumericStats,
-    allowed: NDArray[np.float64],
-    where: Path,
-    findings: Findings,
-) -> None:
-    for name, fraction in QUANTILES.items():
-        if name not in stored or stored[name].shape != allowed.shape:
-            continue
-        low, high = stats.quantile_range(fraction, _QUANTILE_TOLERANCE)
-        wrong = np.flatnonzero((stored[name] < low - allowed) | (stored[name] > high + allowed))
-        if len(wrong):
-            d = int(wrong[0])
-            message = (
-                f"{key!r}[{d}]: {name} is {stored[name][d]:.6g}, but the data have {low[d]:.6g}…{high[d]:.6g} there "
-                "(LeRobot averages the quantiles of its episodes)"
-            )
-            findings.add("info", "quantiles", where, message)
             return
 
 
 def _check_image_stats(key: str, entry: Any, where: Path, findings: Findings) -> None:
-    try:
-        stored = {name: np.array(entry[name], dtype=np.float64) for name in ("min", "max", "mean", "std")}
-    except (KeyError, TypeError, ValueError):
-        findings.error("stats", where, f"{key!r}: min, max, mean or std missing")
-        return
-    if any(values.shape not in ((3, 1, 1), (1, 1, 1)) for values in stored.values()):
+    stored = _read_stats(key, entry, _COMPARED, where, findings)
+    if stored is not None and any(values.shape not in ((3, 1, 1), (1, 1, 1)) for values in stored.values()):
         findings.error("stats", where, f"{key!r}: shape {stored['mean'].shape}, LeRobot expects (3, 1, 1)")
-    elif not all(np.isfinite(values).all() for values in stored.values()):
+
+
+def _read_stats(
+    key: str, entry: Any, names: Sequence[str], where: Path, findings: Findings
+) -> dict[str, NDArray[np.float64]] | None:
+    """Statistics as numbers, all of them usable; None, and an error, where they are not."""
+    try:
+        stored = {name: np.array(entry[name], dtype=np.float64) for name in names}
+    except (KeyError, TypeError, ValueError):
+        findings.error("stats", where, f"{key!r}: {', '.join(names)} are not all there")
+        return None
+    if any(not np.isfinite(values).all() for values in stored.values()):
         findings.error("stats", where, f"{key!r}: NaN or Inf in the statistics")
-    elif np.any(stored["min"] > stored["mean"] + 1e-6) or np.any(stored["mean"] > stored["max"] + 1e-6):
-        findings.error("stats", where, f"{key!r}: the mean is not between min and max")
+        return None
+    return stored

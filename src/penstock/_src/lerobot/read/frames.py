@@ -32,9 +32,6 @@ class EpisodeFrames:
     samples: NDArray[np.int64]  # the sample of every row, in the order of the rows
     apart_s: float  # how far the frames lie from the times of their rows, at most; there is one for each all the same
 
-    def __repr__(self) -> str:
-        return f"EpisodeFrames({str(self.path)!r}, {self.index.codec}, frames {self.first}…{self.first + self.count})"
-
     @property
     def count(self) -> int:
         return len(self.samples)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -38,7 +37,7 @@ def find_elsewhere(data: DataSet, key: str | None) -> str | None:
             if key is None and data.is_v30:
                 return f"{where}: readers of v3.0 look for rows in data/ alone, so move them there"
             return f'{where}: in meta/info.json set "{setting}": "{candidate}"'
-    return None if key is None else _moved(data.root, named, others, key)
+    return None
 
 
 def _named(data: DataSet, key: str | None, template: str) -> set[str]:
@@ -78,16 +77,3 @@ def _template(path: str, key: str | None, *, is_v30: bool) -> str | None:
 
 def _field(name: str, digits: str) -> str:
     return f"{{{name}:0{len(digits)}d}}" if digits.startswith("0") and len(digits) > 1 else f"{{{name}}}"
-
-
-def _moved(root: Path, named: set[str], others: set[str], key: str) -> str | None:
-    """A folder of the camera, or with its short name, at a place that no template can give: it has to be moved."""
-    by_name = {PurePosixPath(each).name: PurePosixPath(each).parent for each in sorted(named, reverse=True)}
-    in_use = {PurePosixPath(each).parent for each in named if (root / each).exists()}
-    for path in sorted(others):
-        place = PurePosixPath(path)
-        to = by_name.get(place.name)
-        if to is not None and place.parent not in in_use and {key, key.rsplit(".", 1)[-1]} & set(place.parts[:-1]):
-            folder, source, target = (shlex.quote(str(root / each)) for each in (to.parent, place.parent, to))
-            return f"{path} lies elsewhere: mkdir -p {folder} && mv {source} {target}"
-    return None

@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 
 from penstock._src.lerobot import columns, layout, metadata, tables
 from penstock._src.lerobot.features import ROW_KEYS
-from penstock._src.lerobot.layout import FilePosition
 from penstock._src.lerobot.metadata import EpisodeArrays, Info, open_parquet
 from penstock._src.lerobot.read import version21
-from penstock._src.media.image import depth
 from penstock._src.system.files import RemotePath, as_path, refresh, warm
-from penstock.errors import DataSetCorrupt, DataSetError, ImageError, LimitExceeded, RemoteChanged
+from penstock.errors import DataSetCorrupt, RemoteChanged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 ReadRows = dict[str, "NDArray[Any] | list[Any]"]
 
 _WARMED_FILES, _WARMED_BYTES = 64, 2 << 20
-_BATCH_ROWS = 1024  # read at a time
 
 
 @dataclass(frozen=True)
@@ -54,18 +51,13 @@ class DataSet:
     """An open data set. Only metadata is read until rows are asked for.
 
     >>> data = open_data_set("datasets/run")                                          # doctest: +SKIP
-    >>> data.rows(["observation.state"], 0, 100)["observation.state"].shape           # doctest: +SKIP
-    (100, 16)
+    >>> data.batches(data.data_files[0], ["observation.state"], 100)                  # doctest: +SKIP
     """
 
     def __init__(self, root: Path, info: Info) -> None:
         self.root = root
         self.info = info
         self._elsewhere: dict[str | None, str | None] = {}
-
-    def __repr__(self) -> str:
-        shown = f"{self.info.version}, episodes={self.info.total_episodes:,}, frames={self.info.total_frames:,}"
-        return f"DataSet({str(self.root)!r}, {shown}, fps={self.info.fps})"
 
     @property
     def is_v30(self) -> bool:
@@ -117,7 +109,6 @@ class DataSet:
     @cached_property
     def data_files(self) -> list[DataFile]:
         """The files of rows in the order in which LeRobot strings them together; reads their footers."""
-        self._needs_v30("reading rows")
         files: list[DataFile] = []
         first_row = 0
         for relative in self.table_names:
@@ -126,56 +117,6 @@ class DataSet:
                 files.append(DataFile(path, first_row, file.metadata.num_rows))
             first_row += files[-1].rows
         return files
-
-    def rows(self, keys: Sequence[str], start: int, stop: int) -> ReadRows:
-        """Rows start…stop-1 of some columns: arrays (n, *shape), or lists for images (bytes) and strings."""
-        self._needs_v30("reading rows")
-        for key in keys:
-            if key not in self.info.features or self.info.features[key].dtype == "video":
-                known = [key for key, feature in self.info.features.items() if feature.dtype != "video"]
-                raise DataSetError(f"{self.root}: no column {key!r}; there are {known}")
-        if not 0 <= start <= stop:
-            raise DataSetError(f"{self.root}: rows {start}…{stop} are not a range")
-        parts: list[ReadRows] = []
-        for file in self.data_files:
-            if file.first_row < stop and start < file.first_row + file.rows:
-                for first_row, batch in self.batches(file, keys, _BATCH_ROWS):
-                    part = slice(max(start - first_row, 0), max(stop - first_row, 0))
-                    parts.append({key: values[part] for key, values in batch.items()})
-        count = sum(len(part[keys[0]]) for part in parts) if keys else 0
-        if keys and count != stop - start:
-            raise DataSetError(
-                f"{self.root}: rows {start}…{stop} were requested, {sum(f.rows for f in self.data_files)} exist"
-            )
-        return {key: _join([part[key] for part in parts]) for key in keys}
-
-    def depth(self, key: str, start: int, stop: int) -> NDArray[np.uint16] | NDArray[np.float32]:
-        """Depth images start…stop-1, (n, height, width), exactly as they were kept: uint16 in mm or float32 in m.
-
-        `info.features[key].depth_unit` says which.
-        """
-        feature = self.info.features.get(key)
-        if feature is None or feature.dtype != "image" or not feature.is_depth:
-            kept = [name for name, each in self.info.features.items() if each.dtype == "image" and each.is_depth]
-            raise DataSetError(f"{self.root}: {key!r} is not a depth column of the table; there are {kept}")
-        images: list[NDArray[Any]] = []
-        for row, data in enumerate(self.rows([key], start, stop)[key], start):
-            if data is None:
-                raise DataSetCorrupt(f"{self.root}: row {row}, {key!r}: the image is not in the file")
-            try:
-                values = depth.decode(data)
-            except (ImageError, LimitExceeded) as error:
-                raise DataSetCorrupt(f"{self.root}: row {row}, {key!r}: {error.message}", hint=error.hint) from error
-            if values.shape != feature.shape[:2] or (images and values.dtype != images[0].dtype):
-                raise DataSetCorrupt(
-                    f"{self.root}: row {row}, {key!r} is {values.dtype} {values.shape}, the feature is {feature.shape}"
-                )
-            images.append(values)
-        if not images:
-            none: Any = np.empty((0, *feature.shape[:2]), np.float32 if feature.depth_unit == "m" else np.uint16)
-            return none  # type: ignore[no-any-return]
-        whole: Any = np.stack(images)
-        return whole  # type: ignore[no-any-return]
 
     def batches(self, file: DataFile, keys: Sequence[str], batch_rows: int) -> Iterator[tuple[int, ReadRows]]:
         """The rows of one file in order, a bounded number at a time: (number of the first row, columns)."""
@@ -222,7 +163,8 @@ class DataSet:
                 f"{self.root}: the episodes table names no video of {key!r} (episode {self.episodes.index[number]})",
                 hint=without,
             )
-        return self.video_path(key, FilePosition(int(place.chunk[number]), int(place.file[number])))
+        numbers = {"chunk_index": int(place.chunk[number]), "file_index": int(place.file[number])}
+        return self._path(self.info.video_path, key, **numbers)
 
     def named_files(self, key: str | None, template: str | None = None) -> tuple[list[str], NDArray[np.int32]]:
         """The files of a camera, or of the rows (None), relative to the root; and the file of every episode.
@@ -278,16 +220,6 @@ class DataSet:
     @cached_property
     def _first_rows(self) -> list[int]:
         return [file.first_row for file in self.data_files]
-
-    def data_path(self, position: FilePosition) -> Path:
-        """The path of a data file, confined to the root."""
-        return self._path(self.info.data_path, chunk_index=position.chunk, file_index=position.file)
-
-    def video_path(self, key: str, position: FilePosition) -> Path:
-        """The path of a video file, confined to the root."""
-        if self.info.video_path is None:
-            raise DataSetCorrupt(f"{self.root}: camera {key!r} is a video, but info.json has no video_path")
-        return self._path(self.info.video_path, key, chunk_index=position.chunk, file_index=position.file)
 
     def _episode_path(self, template: str, number: int, key: str | None = None) -> Path:
         """The path of a file of one episode, as v2.x has it."""
@@ -359,13 +291,6 @@ class DataSet:
             return list(table.column(key).to_pylist())
         return columns.to_numpy(table.column(key), () if feature.is_scalar else feature.shape, where)
 
-    def _needs_v30(self, doing: str) -> None:
-        if not self.is_v30:
-            raise DataSetError(
-                f"{self.root}: this is a LeRobot {self.info.version} data set; {doing} needs {layout.CODEBASE_VERSION}",
-                hint=f"penstock convert {self.root} OUT makes one of it, without touching its frames",
-            )
-
 
 def open_data_set(root: Path | str) -> DataSet:
     """Open a LeRobot data set: v3.0 in full, v2.x for what a conversion needs."""
@@ -411,11 +336,3 @@ def _warm_version(data: DataSet) -> None:
     others = data.table_names[:_WARMED_FILES]
     others += [names[0] for key in data.info.video_keys if (names := data.named_files(key)[0])]
     warm({data.root / name: 0 for name in others})
-
-
-def _join(parts: Sequence[NDArray[Any] | list[Any]]) -> NDArray[Any] | list[Any]:
-    if len(parts) == 1:
-        return parts[0]
-    if any(isinstance(part, list) for part in parts):
-        return [value for part in parts for value in part]
-    return np.concatenate(parts) if parts else []

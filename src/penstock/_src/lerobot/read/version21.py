@@ -16,7 +16,6 @@ from penstock.errors import DataSetCorrupt, LimitExceeded
 
 TASKS_PATH = "meta/tasks.jsonl"
 EPISODES_PATH = "meta/episodes.jsonl"
-LARGEST_LINE_BYTES = 4 * layout.MIB
 
 
 def read_tasks(root: Path) -> list[str]:
@@ -69,15 +68,7 @@ def json_lines(root: Path, relative: str, *whole: str) -> Iterator[tuple[int, di
         if size > LARGEST_JSON_BYTES:
             raise LimitExceeded(f"{path}: {size:,} bytes of JSON lines", size=size, limit=LARGEST_JSON_BYTES)
         with path.open("rb") as lines:
-            number = 0
-            while line := lines.readline(LARGEST_LINE_BYTES + 1):
-                number += 1
-                if len(line) > LARGEST_LINE_BYTES:
-                    raise LimitExceeded(
-                        f"{path}: line {number} is longer than {LARGEST_LINE_BYTES:,} bytes",
-                        size=len(line),
-                        limit=LARGEST_LINE_BYTES,
-                    )
+            for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield number, _parsed(path, number, line, whole)
     except OSError as error:

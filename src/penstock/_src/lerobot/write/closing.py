@@ -10,7 +10,8 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from penstock._src.system.closing import on_error
 from penstock.errors import DataSetCorrupt
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
 KEPT_DIR = f"{layout.OWN_DIR}/episodes"
@@ -30,16 +32,50 @@ _BATCH_EPISODES = 128
 
 
 def write_episodes(root: Path, description: Description, records: Iterable[Mapping[str, Any]], *, fsync: bool) -> None:
-    """Write meta/episodes; statistics that the journal has no more come from where they are kept."""
-    table = EpisodesTable(root, description, fsync)
+    """Write meta/episodes/chunk-CCC/file-FFF.parquet; statistics that the journal has no more come from where they are
+    kept."""
+    schema = tables.episodes_schema(description.features)
+    rows = _episode_rows(root, records, description.fps)
+    position = layout.FIRST_FILE
+    batch = list(islice(rows, _BATCH_EPISODES))
+    while batch:
+        place = {"chunk_index": position.chunk, "file_index": position.file}
+        in_table = {f"meta/episodes/{name}": number for name, number in place.items()}
+        path = root / layout.fill_template(layout.EPISODES_PATH, **place)
+        with layout.writing(path, "cannot make the directory"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with _small_file(path, schema, fsync=fsync) as writer:
+            groups = 0
+            while batch and groups < tables.most_row_groups(len(schema)):
+                if groups and path.stat().st_size >= description.data_file_bytes:
+                    break
+                writer.write_table(tables.episodes_table([row | in_table for row in batch], schema))
+                groups += 1
+                batch = list(islice(rows, _BATCH_EPISODES))
+        position = position.next(description.chunks_size)
+
+
+def _episode_rows(root: Path, records: Iterable[Mapping[str, Any]], fps: int) -> Iterator[dict[str, Any]]:
     known = _read_kept(root)
-    with on_error(table.discard):
-        for record in records:
-            stats = record.get("stats")
-            if stats is None:
-                stats = kept_statistics(root, record["episode_index"], known)
-            table.add(episode_row(root, record, stats, description.fps))
-        table.finish()
+    for record in records:
+        stats = record.get("stats")
+        if stats is None:
+            stats = kept_statistics(root, record["episode_index"], known)
+        yield episode_row(root, record, stats, fps)
+
+
+@contextmanager
+def _small_file(path: Path, schema: pa.Schema, *, fsync: bool) -> Iterator[pq.ParquetWriter]:
+    """A table of the metadata, whole behind the block."""
+    import pyarrow.parquet as pq
+
+    with tables.write_errors(path, "cannot write the table"):
+        writer = pq.ParquetWriter(str(path), schema, compression="snappy")
+        with on_error(lambda: tables.abandon_writer(writer)):
+            yield writer
+        tables.close_writer(writer)
+    if fsync:
+        layout.fsync_file(path)
 
 
 def kept_statistics(root: Path, episode_index: int, known: Iterator[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
@@ -129,91 +165,10 @@ def episode_row(root: Path, record: Mapping[str, Any], stats: Mapping[str, Stats
     return row
 
 
-class EpisodesTable:
-    """Writes meta/episodes/chunk-CCC/file-FFF.parquet."""
-
-    def __init__(self, root: Path, description: Description, fsync: bool) -> None:
-        self._root = root
-        self._schema = cache(lambda: tables.episodes_schema(description.features))
-        self._limit_bytes = description.data_file_bytes
-        self._chunks_size = description.chunks_size
-        self._fsync = fsync
-        self._position = layout.FIRST_FILE
-        self._waiting: list[dict[str, Any]] = []
-        self._writer: pq.ParquetWriter | None = None
-        self._row_groups = 0
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Take the row of the next episode, as `episode_row` gives it."""
-        self._waiting.append(row)
-        if len(self._waiting) >= _BATCH_EPISODES:
-            self._flush()
-
-    def finish(self) -> None:
-        if self._waiting:
-            self._flush()
-        self._close()
-
-    def _flush(self) -> None:
-        import pyarrow.parquet as pq
-
-        path = self._path()
-        with tables.write_errors(path, "cannot write the episodes table"):
-            if self._writer is not None and self._is_full(path):
-                self._close()
-                self._position = self._position.next(self._chunks_size)
-                path = self._path()
-            if self._writer is None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._writer = pq.ParquetWriter(str(path), self._schema(), compression="snappy")
-            place = {
-                "meta/episodes/chunk_index": self._position.chunk,
-                "meta/episodes/file_index": self._position.file,
-            }
-            rows = [row | place for row in self._waiting]
-            self._writer.write_table(tables.episodes_table(rows, self._schema()))
-            self._row_groups += 1
-        self._waiting.clear()
-
-    def _is_full(self, path: Path) -> bool:
-        most = tables.most_row_groups(len(self._schema()))
-        return self._row_groups >= most or path.stat().st_size >= self._limit_bytes
-
-    def _close(self) -> None:
-        if self._writer is None:
-            return
-        path = self._path()
-        with tables.write_errors(path, "cannot finish the episodes table"):
-            writer, self._writer = self._writer, None
-            self._row_groups = 0
-            tables.close_writer(writer)
-            if self._fsync:
-                layout.fsync_file(path)
-
-    def discard(self) -> None:
-        """Close the file without caring for its contents: the data set will not be finished."""
-        tables.abandon_writer(self._writer)
-        self._writer = None
-
-    def _path(self) -> Path:
-        relative = layout.fill_template(
-            layout.EPISODES_PATH, chunk_index=self._position.chunk, file_index=self._position.file
-        )
-        return self._root / relative
-
-
 def write_tasks(path: Path, texts: Sequence[str], name: str, *, fsync: bool) -> None:
-    import pyarrow.parquet as pq
-
     table = tables.tasks_table(texts, name)
-    with tables.write_errors(path, "cannot write the tasks"):
-        writer = pq.ParquetWriter(str(path), table.schema, compression="snappy")
-        try:
-            writer.write_table(table)
-        finally:
-            tables.close_writer(writer)
-    if fsync:
-        layout.fsync_file(path)
+    with _small_file(path, table.schema, fsync=fsync) as writer:
+        writer.write_table(table)
 
 
 def write_json(path: Path, tree: Mapping[str, Any], *, fsync: bool) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PIECE_BYTES = 8 * layout.MIB
+_ERRORS = ReadErrors(DataSetCorrupt)
 
 
 @dataclass(frozen=True)
@@ -103,14 +104,3 @@ def _runs(table: SampleTable) -> Iterator[tuple[int, int, bool]]:
             start, held_bytes = number, 0
         held_bytes += 0 if repeated[number] else size
     yield start, len(table.sizes), repeated[start]
-
-
-class _WorkerFrameErrors(ReadErrors):
-    def cannot_open(self, path: Path, error: OSError) -> Exception:
-        return DataSetCorrupt(f"{path}: the frames of the worker output cannot be read: {error.strerror}")
-
-    def ends(self, path: Path, offset: int, n_bytes: int, got_bytes: int) -> Exception:
-        return DataSetCorrupt(f"{path}: ends at byte {offset + got_bytes:,}, samples up to {offset + n_bytes:,}")
-
-
-_ERRORS = _WorkerFrameErrors(DataSetCorrupt)

@@ -16,7 +16,7 @@ from penstock._src.lerobot.write.spool import EpisodePart
 from penstock._src.system.files import replacing
 from penstock.errors import DataSetCorrupt, DataSetError
 
-_SHOWN_FAULTS = 12
+_HINT = "put the file back, or convert the recordings again into an empty directory"
 # An episode that is committed fills at most two files: the one before it, and its own when it is large.
 _UNSETTLED_FILES = 2
 
@@ -48,7 +48,6 @@ def survey(
     for relative in ("data", "meta", layout.EPISODES_DIR, layout.SPOOL_DIR, *(f"videos/{key}" for key in cameras)):
         layout.check_directory(root, relative)
     result = ResumeSurvey()
-    faults: list[str] = []
     videos: dict[str, VideoSpan] = {}
     files: deque[tuple[FilePosition, list[EpisodePart]]] = deque()
     for record in records:
@@ -62,60 +61,45 @@ def survey(
         result.last = place
         if place.data.chunk < first_chunk:
             continue
-        faults += _take_videos(root, videos, place)
+        for key, span in place.videos.items():
+            before = videos.get(key)
+            if before is not None and before.position != span.position:
+                # One byte more: a file that has a successor has its index, too.
+                require(layout.video_path(root, key, before.position), before.end_bytes + 1)
+            videos[key] = span
         part = EpisodePart(layout.part_path(root, record["episode_index"]), record["rows"], place.part_bytes)
         if is_worker_output:
-            faults += _part_faults(part)
+            _require_part(part)
         else:
             if not files or files[-1][0] != place.data:
                 files.append((place.data, []))
                 if len(files) > _UNSETTLED_FILES:
-                    faults += _settled_faults(root, *files.popleft())
+                    position, parts = files.popleft()
+                    path = layout.data_path(root, position)
+                    _require_rows(path, sum(_group_rows(path)), sum(each.rows for each in parts))
             files[-1][1].append(part)
     for key, span in videos.items():
-        faults += _video_faults(layout.video_path(root, key, span.position), span.end_bytes)
+        require(layout.video_path(root, key, span.position), span.end_bytes)
     for position, parts in files:
-        result.parts += [(position, part) for part in _located(layout.data_path(root, position), parts, faults)]
-    refuse_faults(root, faults)
+        result.parts += [(position, part) for part in _located(layout.data_path(root, position), parts)]
     return result
 
 
-def refuse_faults(root: Path, faults: Sequence[str]) -> None:
-    """Name the files that are not as the journal says; nothing is changed where there is one."""
-    if faults:
-        more = f"\n  and {len(faults) - _SHOWN_FAULTS} more" if len(faults) > _SHOWN_FAULTS else ""
-        raise DataSetError(
-            f"{root}: {len(faults)} files are not as they were committed:\n  "
-            + "\n  ".join(faults[:_SHOWN_FAULTS])
-            + more,
-            hint="put the files back, or convert the recordings again into an empty directory",
-        )
+def require(path: Path, least_bytes: int, most_bytes: int | None = None) -> None:
+    """A file is there as it was committed; nothing is changed where one is not."""
+    try:
+        size_bytes = path.stat().st_size
+    except OSError as error:
+        raise DataSetError(f"{path}: missing, {least_bytes:,} bytes were committed", hint=_HINT) from error
+    if size_bytes < least_bytes or (most_bytes is not None and size_bytes > most_bytes):
+        raise DataSetError(f"{path}: {size_bytes:,} bytes, {least_bytes:,} were committed", hint=_HINT)
 
 
-def _take_videos(root: Path, videos: dict[str, VideoSpan], place: EpisodePlace) -> Iterator[str]:
-    for key, span in place.videos.items():
-        before = videos.get(key)
-        if before is not None and before.position != span.position:
-            # One byte more: a file that has a successor has its index, too.
-            yield from _video_faults(layout.video_path(root, key, before.position), before.end_bytes + 1)
-        videos[key] = span
+def _require_part(part: EpisodePart) -> None:
+    require(part.path, part.size_bytes, part.size_bytes)
 
 
-def _video_faults(path: Path, least_bytes: int) -> Iterator[str]:
-    size_bytes = size_of(path)
-    if size_bytes is None:
-        yield f"{path}: missing"
-    elif size_bytes < least_bytes:
-        yield f"{path}: {size_bytes:,} bytes, at least {least_bytes:,} were committed"
-
-
-def _settled_faults(root: Path, position: FilePosition, parts: Sequence[EpisodePart]) -> Iterator[str]:
-    path, committed = layout.data_path(root, position), sum(part.rows for part in parts)
-    if (rows := sum(_group_rows(path))) != committed:
-        yield f"{path}: {rows:,} rows, {committed:,} were committed" if rows else f"{path}: missing"
-
-
-def _located(path: Path, parts: Sequence[EpisodePart], faults: list[str]) -> Iterator[EpisodePart]:
+def _located(path: Path, parts: Sequence[EpisodePart]) -> Iterator[EpisodePart]:
     """Where the rows of a file's episodes lie: the first in the file itself, where it exists, the others in parts."""
     group_rows = _group_rows(path)
     number = 0
@@ -124,24 +108,18 @@ def _located(path: Path, parts: Sequence[EpisodePart], faults: list[str]) -> Ite
         while number < len(group_rows) and rows < part.rows:
             rows += group_rows[number]
             number += 1
-        if rows == 0:
-            faults += _part_faults(part)
-            yield part
-        elif rows == part.rows:
+        if rows:
+            _require_rows(path, rows, part.rows)
             yield part._replace(path=path, groups=range(first, number))
         else:
-            faults.append(f"{path}: {rows:,} rows of {part.path.stem} instead of {part.rows:,}")
-            return
-    if number != len(group_rows):
-        faults.append(f"{path}: {sum(group_rows[number:]):,} rows more than were committed")
+            _require_part(part)
+            yield part
+    _require_rows(path, sum(group_rows), sum(group_rows[:number]))
 
 
-def _part_faults(part: EpisodePart) -> Iterator[str]:
-    size_bytes = size_of(part.path)
-    if size_bytes is None:
-        yield f"{part.path}: missing"
-    elif size_bytes != part.size_bytes:
-        yield f"{part.path}: {size_bytes:,} bytes, {part.size_bytes:,} were committed"
+def _require_rows(path: Path, rows: int, committed: int) -> None:
+    if rows != committed:
+        raise DataSetError(f"{path}: {rows:,} rows, {committed:,} were committed", hint=_HINT)
 
 
 def _group_rows(path: Path) -> list[int]:
@@ -151,14 +129,6 @@ def _group_rows(path: Path) -> list[int]:
 
     with open_parquet(path) as file:
         return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-
-
-def size_of(path: Path) -> int | None:
-    """The bytes of a file; None where there is none."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
 
 
 def hollow(path: Path) -> None:

@@ -12,9 +12,8 @@ that were not committed. v2.1 knows min, max, mean, standard deviation and count
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +26,7 @@ from penstock._src.lerobot.read.version21 import EPISODES_PATH, TASKS_PATH
 from penstock._src.lerobot.stats import Stats
 from penstock._src.lerobot.write import closing
 from penstock._src.lerobot.write.modality import modality
-from penstock._src.lerobot.write.resume import refuse_faults, remove_empty, size_of
+from penstock._src.lerobot.write.resume import remove_empty, require
 from penstock._src.lerobot.write.sink import DataSetFiles, EpisodeFiles, WrittenEpisode
 from penstock._src.lerobot.write.spool import PartWriter
 from penstock._src.lerobot.write.videos import VideoFiles
@@ -42,8 +41,6 @@ MODALITY_PATH = "meta/modality.json"
 EPISODE_STATISTICS = ("min", "max", "mean", "std", "count")
 GROOT_STATISTICS = ("mean", "std", "min", "max", "q01", "q99")
 _IMAGE_SHAPE = [3, 1, 1]
-_CHUNK_NAME = re.compile(r"chunk-\d{3,9}\Z")
-_EPISODE_NAME = re.compile(r"episode_(\d{6,12})\.(?:parquet|mp4)\Z")
 
 
 class Version21Sink(DataSetFiles):
@@ -152,15 +149,10 @@ class Version21Sink(DataSetFiles):
         """Look at every file that the records name: each has the size that it was committed with."""
         for relative in ("data", "meta", "videos"):
             layout.check_directory(self.root, relative)
-        faults: list[str] = []
         for record in records:
             for path, size_bytes in self._files(record):
-                if (actual_bytes := size_of(path)) is None:
-                    faults.append(f"{path}: missing")
-                elif actual_bytes != size_bytes:
-                    faults.append(f"{path}: {actual_bytes:,} bytes, {size_bytes:,} were committed")
+                require(path, size_bytes, size_bytes)
             self._committed += 1
-        refuse_faults(self.root, faults)
 
     def _files(self, record: Mapping[str, Any]) -> Iterator[tuple[Path, int]]:
         episode = record["episode_index"]
@@ -177,24 +169,15 @@ class Version21Sink(DataSetFiles):
     def restore(self, state: Mapping[str, Any] | None) -> None:
         self.remove_metadata()
         layout.remove(self.root / f"{MODALITY_PATH}.part")
-        for episode, path in self._episode_files():
-            if episode >= self._committed:
+        for episode in itertools.count(self._committed):
+            paths = [self.data_path(episode), *(self.video_path(episode, key) for key in self.video_info)]
+            if not any(path.exists() for path in paths):
+                break
+            for path in paths:
                 layout.remove(path)
                 remove_empty(path.parent, above=self.root)
         if state is not None:
             self._video_info = {key: state["videos"][key] for key in self.video_info}
-
-    def _episode_files(self) -> list[tuple[int, Path]]:
-        """All files that are named as those of an episode, with its number."""
-        folders = list(_chunks(self.root / "data"))
-        folders += [chunk / key for chunk in _chunks(self.root / "videos") for key in self.video_info]
-        return [
-            (int(match.group(1)), folder / name)
-            for folder in folders
-            if folder.is_dir() and not folder.is_symlink()
-            for name in sorted(os.listdir(folder))
-            if (match := _EPISODE_NAME.match(name)) is not None
-        ]
 
     def grows(self, last: Mapping[str, Any]) -> Iterable[str]:
         """No file is changed when the data set goes on."""
@@ -282,9 +265,3 @@ def _read_kept(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 yield entry["episode_index"], entry["stats"]
     except (OSError, ValueError, KeyError) as error:
         raise DataSetCorrupt(f"{path}: cannot be read: {error}") from error
-
-
-def _chunks(directory: Path) -> Iterator[Path]:
-    for name in sorted(os.listdir(directory)) if directory.is_dir() else []:
-        if _CHUNK_NAME.match(name) and not (directory / name).is_symlink():
-            yield directory / name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,13 +13,26 @@ from penstock._src.lerobot import layout
 from penstock._src.lerobot.features import Description, Feature
 from penstock._src.lerobot.layout import FilePosition, FreshNames, VideoSpan
 from penstock._src.media.image import jpeg
-from penstock._src.media.mp4.writer import Mark, Mp4Writer, SampleTable, mjpeg_stsd
+from penstock._src.media.mp4.boxes import mjpeg_stsd
+from penstock._src.media.mp4.writer import Mark, Mp4Writer, SampleTable
 from penstock.errors import DataSetCorrupt, DataSetError, ImageError, VideoError
 
 if TYPE_CHECKING:
     from penstock._src.media.video.encode import EncodedSample, VideoEncoder
 
 Piece = memoryview | bytes
+
+
+_Kind = tuple[bytes, str]
+"""What all samples of a file share: the sample description, and for JPEG how the colours are sampled."""
+
+
+class _CameraFile(NamedTuple):
+    """One of the files; those that are closed, or of another process, have no writer."""
+
+    position: FilePosition
+    writer: Mp4Writer | None = None
+    kind: _Kind | None = None
 
 
 class VideoFiles:
@@ -41,15 +54,10 @@ class VideoFiles:
         self._path_of, self._names, self._fps = path_of, names, description.fps
         self._height, self._width = feature.shape[0], feature.shape[1]
         self._limit_bytes, self._chunks_size = description.video_file_bytes, description.chunks_size
-        self._position: FilePosition | None = None  # of the last file
-        self._position_before: FilePosition | None = None  # that of the full file, or of one that was adopted
-        self._file: Mp4Writer | None = None
-        self._full_file: Mp4Writer | None = None
+        self._last: _CameraFile | None = None
+        self._before: _CameraFile | None = None  # full, or of another process; finished with the next commit
         self._adopted: VideoSpan | None = None  # the frames of the open episode, in a file of another process
-        # What all samples of a file must share: the sample description, and for JPEG how the colours are sampled.
-        self._file_kind: tuple[bytes, str] | None = None
-        self._full_kind: tuple[bytes, str] | None = None
-        self._kind: tuple[bytes, str] | None = None
+        self._kind: _Kind | None = None
         self._is_jpeg = True
         self._start: Mark | None = None
         self._expected_rows = 0
@@ -57,15 +65,17 @@ class VideoFiles:
         self._probe = jpeg.JpegProbe()
         self.committed_bytes = 0  # of the last episode
 
-    def __repr__(self) -> str:
-        return f"VideoFiles({self.key!r}, {self._width}×{self._height}, frames={self.frames})"
-
     @property
     def frames(self) -> int:
         """Frames of the episode that is being written."""
         if self._adopted is not None:
             return self._adopted.frames
-        return 0 if self._file is None or self._start is None else self._file.samples - self._start.samples
+        writer = self._writer
+        return 0 if writer is None or self._start is None else writer.samples - self._start.samples
+
+    @property
+    def _writer(self) -> Mp4Writer | None:
+        return None if self._last is None else self._last.writer
 
     def set_codec(self, stsd: bytes, info: Mapping[str, Any]) -> None:
         """Say that samples of an encoder follow: the MP4 sample description, and entries for info.json
@@ -111,9 +121,9 @@ class VideoFiles:
 
     def repeat(self, count: int = 1) -> None:
         """Show the last frame in `count` more rows without writing it again."""
-        if self.frames == 0 or self._file is None:
+        if self.frames == 0 or (writer := self._writer) is None:
             raise VideoError(f"camera {self.key!r}: there is no frame of this episode to repeat")
-        self._file.repeat(count)
+        writer.repeat(count)
 
     def adopt(self, source: Path, span: VideoSpan, kept: Mapping[str, Any]) -> bool:
         """The frames of the open episode lie at `span` in the finished file `source`, which is taken over unchanged.
@@ -121,7 +131,8 @@ class VideoFiles:
         `kept` is what its writer kept of them (`episode_state`). False, and nothing is changed, where this writer has
         begun the files of that chunk itself.
         """
-        if self._file is not None and self._position is not None and self._position.chunk == span.position.chunk:
+        last = self._last
+        if last is not None and last.writer is not None and last.position.chunk == span.position.chunk:
             return False
         if kept["pix_fmt"] == "":
             self.set_codec(kept["stsd"], kept["info"])
@@ -129,14 +140,11 @@ class VideoFiles:
             self.info = dict(kept["info"])
         else:
             self._check_codec("mjpeg")
-        if span.position != self._position:
+        if last is None or span.position != last.position:
             path = self._path_of(span.position)
             layout.take_over(source, path)
             self._names.add(path)
-            if self._file is not None:
-                self._full_file, self._full_kind = self._file, self._file_kind
-            self._file, self._file_kind = None, None
-            self._position_before, self._position = self._position, span.position
+            self._before, self._last = last, _CameraFile(span.position)
         self._adopted = span
         return True
 
@@ -150,86 +158,75 @@ class VideoFiles:
 
     def commit_episode(self) -> VideoSpan:
         """Called by the sink: the frames stay."""
+        if self._adopted is None and not self.frames:
+            raise DataSetError(f"camera {self.key!r}: the episode has no frame")
+        if self._before is not None and self._before.writer is not None:
+            self._before.writer.close(self._names.fsync)
+        self._before = None
         if self._adopted is not None:
-            self._finish_full_file()
             adopted, self._adopted, self.committed_bytes = self._adopted, None, 0
             return adopted
-        if self._file is None or self._start is None or self._position is None:
-            raise DataSetError(f"camera {self.key!r}: the episode has no frame")
-        self._finish_full_file()
-        span = VideoSpan(self._position, self._start.samples, self.frames, self._file.tell())
+        assert self._last is not None and self._last.writer is not None and self._start is not None
+        span = VideoSpan(self._last.position, self._start.samples, self.frames, self._last.writer.tell())
         self.committed_bytes = span.end_bytes - self._start.end_bytes
         self._start = None
         return span
 
-    def _finish_full_file(self) -> None:
-        if self._full_file is not None:
-            self._full_file.close(self._names.fsync)
-            self._full_file = None
-
     def abort_episode(self) -> None:
         """Called by the sink: no trace of the episode remains."""
         self.info = self._info_before
-        if self._adopted is not None and self._file is None and self._full_file is not None:
-            self._file, self._file_kind, self._position = self._full_file, self._full_kind, self._position_before
-            self._full_file = None
+        if self._adopted is not None and self._before is not None:
+            self._last, self._before = self._before, None
         self._adopted = None  # the file stays beside its other name until `resume` clears it away
-        if self._file is None or self._start is None:
-            return
-        if self._start.samples:
-            self._file.rollback(self._start)
-        else:
-            self._drop_file()
-        self._start = None
+        writer, start, self._start = self._writer, self._start, None
+        if writer is not None and start is not None:
+            if start.samples:
+                writer.rollback(start)
+            else:
+                self._drop_file(writer)
 
     def sync(self) -> None:
-        if self._names.fsync and self._file is not None:
-            self._file.sync()
+        if self._names.fsync and (writer := self._writer) is not None:
+            writer.sync()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close(self._names.fsync)
-            self._file = None
+        if self._last is not None and self._last.writer is not None:
+            self._last.writer.close(self._names.fsync)
+            self._last = _CameraFile(self._last.position)
 
     def leave(self) -> None:
         """Close the files as they are: `restore` can go on with them."""
-        for file in (self._file, self._full_file):
-            if file is not None:
-                file.leave()
-        self._file = self._full_file = None
+        for file in (self._last, self._before):
+            if file is not None and file.writer is not None:
+                file.writer.leave()
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs besides the place of the last episode; nothing is open where that was adopted."""
-        if self._position is None:
-            raise DataSetError(f"camera {self.key!r}: no episode was committed")
-        return {"info": self.info} if self._file is None else self._state(self._file.table())
+        return {"info": self.info} if self._writer is None else self._state(self._writer.table())
 
     def episode_state(self) -> dict[str, Any]:
         """The frames of the open episode alone, as a copy of them needs them."""
-        if self._file is None or self._start is None:
+        if (writer := self._writer) is None or self._start is None:
             raise DataSetError(f"camera {self.key!r}: the episode has no frame")
-        return self._state(self._file.table(since=self._start))
+        return self._state(writer.table(since=self._start))
 
     def _state(self, table: SampleTable) -> dict[str, Any]:
-        stsd, pix_fmt = self._file_kind or (b"", "")
+        stsd, pix_fmt = (self._last and self._last.kind) or (b"", "")
         return {"info": self.info, "stsd": stsd, "pix_fmt": pix_fmt, **table_state(table)}
 
     def restore(self, state: Mapping[str, Any], last: VideoSpan) -> None:
         """Go on behind the last committed episode: whatever else the files hold is cut off."""
         if "sizes" not in state:
-            self.info, self._position = state["info"], last.position
+            self.info, self._last = state["info"], _CameraFile(last.position)
             return
         table = table_from(state, last.end_bytes)
         if len(table.sizes) != last.first_frame + last.frames:
             raise DataSetCorrupt(f"camera {self.key!r}: {len(table.sizes)} frames known, {last} committed")
         self.info = state["info"]
-        self._position = last.position
-        self._file_kind = (state["stsd"], str(state["pix_fmt"]))
         path = self._path_of(last.position)
         layout.own_copy(path)
-        self._file = Mp4Writer(
-            path, stsd=state["stsd"], width=self._width, height=self._height, fps=self._fps, resume=table
-        )
+        kind = (state["stsd"], str(state["pix_fmt"]))
+        self._last = _CameraFile(last.position, self._writer_of(path, kind, table), kind)
         self._names.add(path)
 
     def _check_jpeg(self, piece: Piece) -> None:
@@ -279,54 +276,50 @@ class VideoFiles:
                 hint="LeRobot reads one codec per camera; convert both recordings with the same video setting",
             )
 
+    def _writer_of(self, path: Path, kind: _Kind, resume: SampleTable | None = None) -> Mp4Writer:
+        return Mp4Writer(path, stsd=kind[0], width=self._width, height=self._height, fps=self._fps, resume=resume)
+
     def _open(self) -> Mp4Writer:
         """The file for this episode: the present one, or a new one when that is full, too long, or of another codec."""
-        if self._file is not None and self._start is not None:
-            return self._file
+        last, writer = self._last, self._writer
+        if writer is not None and self._start is not None:
+            return writer
         if self._kind is None:
             raise VideoError(f"camera {self.key!r}: the codec of the samples is not known yet")
-        if self._file is None or self._is_full(self._file) or self._kind != self._file_kind or self._begins_group():
+        is_other_group = last is not None and self.group not in (None, last.position.chunk)
+        if last is None or writer is None or self._is_full(writer) or self._kind != last.kind or is_other_group:
             position = self._next_position()
             path = self._path_of(position)
             with layout.writing(path.parent, "cannot make the directory"):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            new = Mp4Writer(path, stsd=self._kind[0], width=self._width, height=self._height, fps=self._fps)
-            self._full_file, self._full_kind = self._file, self._file_kind
-            self._file, self._file_kind = new, self._kind
-            self._position_before, self._position = self._position, position
+            writer = self._writer_of(path, self._kind)
+            self._before, self._last = last, _CameraFile(position, writer, self._kind)
             self._names.add(path)
-        self._start = self._file.mark()
-        return self._file
-
-    def _begins_group(self) -> bool:
-        return self.group is not None and (self._position is None or self._position.chunk != self.group)
+        self._start = writer.mark()
+        return writer
 
     def _next_position(self) -> FilePosition:
+        last = None if self._last is None else self._last.position
         if self.group is not None:
-            if self._position is None or self._position.chunk != self.group:
-                return FilePosition(self.group, 0)
-            return FilePosition(self.group, self._position.file + 1)
-        if self._position is None or self._position.chunk < self.chunks.first:
+            return FilePosition(self.group, last.file + 1 if last is not None and last.chunk == self.group else 0)
+        if last is None or last.chunk < self.chunks.first:
             return FilePosition(self.chunks.first, 0)
-        return self._position.next(self._chunks_size, self.chunks)
+        return last.next(self._chunks_size, self.chunks)
 
     def _is_full(self, file: Mp4Writer) -> bool:
         longest = (file.samples + self._expected_rows) / self._fps
         return file.tell() >= self._limit_bytes or longest > layout.LONGEST_SHARED_VIDEO_S
 
-    def _drop_file(self) -> None:
+    def _drop_file(self, writer: Mp4Writer) -> None:
         """Remove the file of the open episode, which holds no other, and go back to the one before."""
-        if self._file is None or self._position is None:
-            return
-        dropped = self._path_of(self._position)
-        self._file.abort()
+        assert self._last is not None
+        writer.abort()
         # Only directories that are empty now go: those that this file alone had made.
         with contextlib.suppress(OSError):
-            for path in dropped.parents[:3]:
+            for path in self._path_of(self._last.position).parents[:3]:
                 path.rmdir()
                 self._names.forget(path)
-        self._file, self._file_kind, self._position = self._full_file, self._full_kind, self._position_before
-        self._full_file = None
+        self._last, self._before = self._before, None
 
 
 def table_state(table: SampleTable) -> dict[str, Any]:

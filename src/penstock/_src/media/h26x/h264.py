@@ -94,7 +94,7 @@ def parse_sps(unit: bytes) -> Sps:
     crop = [bits.ue(2**16, "cropping") for _ in range(4)] if bits.flag() else [0, 0, 0, 0]
     step = (2 if chroma in (1, 2) else 1, (2 if chroma == 1 else 1) * (1 if progressive else 2))
     shown_width, shown_height = checked_size(width, height, crop, step)
-    full_range, reorder, held = _vui(bits)
+    full_range, reorder = _vui(bits)
     kept = min(_KEPT_MACROBLOCKS.get(level, 696320) // (width * height // 256), _LONGEST_REORDER)
     intra_only = profile_idc in (44, 86, 100, 110, 122, 244) and bool(constraints & _INTRA_ONLY_FLAG)
     none = poc_type == 2 or intra_only
@@ -105,7 +105,6 @@ def parse_sps(unit: bytes) -> Sps:
         bit_depth=depth,
         full_range=full_range,
         reorder=0 if none else kept if reorder is None else min(reorder, _LONGEST_REORDER),
-        held=max(1, kept if held is None else min(held, _LONGEST_REORDER)),
         progressive=progressive,
     )
     profile = bytes((profile_idc, constraints, level))
@@ -176,22 +175,14 @@ def _skip_scaling_list(bits: Bits, size: int) -> None:
         last = following or last
 
 
-def _vui(bits: Bits) -> tuple[bool, int | None, int | None]:
-    """Full range, reordered and held pictures, from the optional end of a parameter set; some encoders write it
-    wrongly, and no decoder minds."""
+def _vui(bits: Bits) -> tuple[bool, int | None]:
+    """Full range and reordered pictures, from the optional end of a parameter set; some encoders write it wrongly, and
+    no decoder minds."""
     full_range = False
     try:
         if not bits.flag():
-            return False, None, None
-        if bits.flag() and bits.u(8) == 255:
-            bits.skip(32)
-        if bits.flag():
-            bits.flag()
-        if bits.flag():
-            bits.skip(3)
-            full_range = bits.flag()
-            if bits.flag():
-                bits.skip(24)
+            return False, None
+        full_range = bits.video_signal()
         if bits.flag():
             bits.ue()
             bits.ue()
@@ -206,13 +197,13 @@ def _vui(bits: Bits) -> tuple[bool, int | None, int | None]:
             bits.flag()
         bits.flag()
         if not bits.flag():
-            return full_range, None, None
+            return full_range, None
         bits.flag()
         for _ in range(4):
             bits.ue()
-        return full_range, bits.ue(), bits.ue()
+        return full_range, bits.ue()
     except VideoError:
-        return full_range, None, None
+        return full_range, None
 
 
 def _skip_hrd(bits: Bits) -> None:

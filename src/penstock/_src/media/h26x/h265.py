@@ -99,9 +99,9 @@ def parse_sps(unit: bytes) -> Sps:
     shown_width, shown_height = checked_size(width, height, crop, step)
     depth = 8 + max(bits.ue(8, "bit_depth_luma"), bits.ue(8, "bit_depth_chroma"))
     poc_bits = 4 + bits.ue(12, "log2_max_pic_order_cnt_lsb")
-    held = reorder = 0
+    reorder = 0
     for _ in range(sub_layers + 1 if bits.flag() else 1):
-        held = 1 + bits.ue(_LONGEST_REORDER, "sps_max_dec_pic_buffering")
+        bits.ue(_LONGEST_REORDER, "sps_max_dec_pic_buffering")
         reorder = bits.ue(_LONGEST_REORDER, "sps_max_num_reorder_pics")
         bits.ue()
     references = _references(bits, chroma)
@@ -112,7 +112,6 @@ def parse_sps(unit: bytes) -> Sps:
         bit_depth=depth,
         full_range=references is not None and _full_range(bits, poc_bits),
         reorder=reorder,
-        held=held,
     )
     return Sps(number, profile, sub_layers + 1, nested, picture, separate, poc_bits, references)
 
@@ -211,16 +210,9 @@ def _full_range(bits: Bits, poc_bits: int) -> bool:
         bits.skip(2)
         if not bits.flag():
             return False
-        if bits.flag() and bits.u(8) == 255:
-            bits.skip(32)
-        if bits.flag():
-            bits.flag()
-        if bits.flag():
-            bits.skip(3)
-            return bits.flag()
+        return bits.video_signal()
     except VideoError:  # decoders do not mind a broken end either, and take the usual range
         return False
-    return False
 
 
 def _skip_scaling_lists(bits: Bits, chroma: int) -> None:

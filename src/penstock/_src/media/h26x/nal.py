@@ -18,8 +18,6 @@ MAX_SET_BYTES = 4096
 """Of one parameter set: the largest that encoders write, with all scaling lists, take about 700."""
 MAX_SIDE_PX = 16_384
 MAX_PIXELS = 1 << 26
-MAX_UNITS = 4096
-"""NAL units of one picture."""
 _MAX_GOLOMB_ZEROS = 32
 _START = b"\0\0\1"
 
@@ -71,6 +69,20 @@ class Bits:
         value = self.ue()
         return (value + 1) // 2 if value & 1 else -(value // 2)
 
+    def video_signal(self) -> bool:
+        """Whether luma uses all values, from the beginning of the video usability information."""
+        if self.flag() and self.u(8) == 255:
+            self.skip(32)
+        if self.flag():
+            self.flag()
+        if not self.flag():
+            return False
+        self.skip(3)
+        full_range = self.flag()
+        if self.flag():
+            self.skip(24)
+        return full_range
+
 
 def unescaped(unit: bytes) -> bytes:
     """The unit without the 03 that stands between 00 00 and a byte below 04."""
@@ -101,8 +113,6 @@ def nal_units(data: bytes) -> list[bytes]:
         unit = data[begin : start if start >= 0 else len(data)].rstrip(b"\0")
         if unit:
             units.append(unit)
-        if len(units) > MAX_UNITS:
-            raise VideoError(f"more than {MAX_UNITS:,} NAL units in one message")
     return units
 
 
@@ -130,7 +140,6 @@ class PictureFormat(NamedTuple):
     bit_depth: int
     full_range: bool
     reorder: int  # pictures that a decoder may have to hold back
-    held: int  # pictures that a decoder keeps as references
     progressive: bool = True
 
     @property

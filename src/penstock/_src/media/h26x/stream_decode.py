@@ -28,9 +28,6 @@ class DecodedPicture:
         self.number = number
         self._frame = frame
 
-    def __repr__(self) -> str:
-        return f"Decoded(message {self.number:,}, {self._frame.width}×{self._frame.height})"
-
     def rgb(self) -> NDArray[np.uint8]:
         """The pixels, as the readers of a data set convert them: shape (height, width, 3)."""
         pixels: NDArray[np.uint8] = self._frame.to_ndarray(format="rgb24", **rgb_options(self._frame))

@@ -19,7 +19,6 @@ UNUSABLE, MISSING = 8, 16
 BEFORE_KEY = "comes before the first key frame"
 
 _MAX_VERSIONS = 1000
-_MAX_VERSION_BYTES = 1 << 20
 _MAX_REASONS = 1000
 
 _MODULES: Mapping[StreamCodec, ModuleType] = {"h264": h264, "h265": h265}
@@ -59,10 +58,6 @@ class StreamIndex:
     versions: NDArray[np.uint16]
     sets: tuple[ParameterSets, ...]
     reasons: Mapping[int, str]  # of the first damaged messages
-
-    def __repr__(self) -> str:
-        keys, bad = (int(np.count_nonzero(self.flags & bit)) for bit in (KEY, UNUSABLE))
-        return f"StreamIndex({self.codec}, {len(self.flags):,} messages, {keys:,} key frames, {bad:,} unusable)"
 
     @property
     def nbytes(self) -> int:
@@ -129,7 +124,6 @@ class StreamScanner:
         self._versions = array("H")
         self._sets: list[ParameterSets] = []
         self._known: dict[tuple[tuple[bytes, ...], int], int] = {}
-        self._known_bytes = 0
         self._reasons: dict[int, str] = {}
         self._group = 0  # where the pictures of the present key frame begin
         self._has_key_frame = False  # a key frame has come
@@ -197,8 +191,7 @@ class StreamScanner:
         units = self._tracker.units
         place = self._known.get((units, sps.number))
         if place is None:
-            self._known_bytes += sum(map(len, units))
-            if len(self._sets) >= _MAX_VERSIONS or self._known_bytes > _MAX_VERSION_BYTES:
+            if len(self._sets) >= _MAX_VERSIONS:
                 raise VideoError("its parameter sets change all the time")
             place = len(self._sets)
             self._known[units, sps.number] = place

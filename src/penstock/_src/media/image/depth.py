@@ -7,7 +7,7 @@ quantisation, and its two parameters), then a PNG, or width, height and RVL.
 from __future__ import annotations
 
 import struct
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,12 +99,13 @@ def from_raw(image: raw_image.RawImage) -> DepthPixels:
 
 def from_compressed(info: DepthInfo, data: memoryview | bytes) -> DepthPixels:
     """The values of a message that `probe_compressed` described, shape (height, width)."""
+    stored: Any
     if info.packing == "rvl":
         stored = rvl.decode(data[info.start :], info.height, info.width)
     else:
-        stored = _decode_png(data[info.start :])
+        stored = decode(data[info.start :])
     if info.values == "16UC1" or info.quantisation is None:
-        return stored
+        return stored  # type: ignore[no-any-return]
     return _from_inverse(stored, info.quantisation)
 
 
@@ -125,12 +126,21 @@ def encode(pixels: DepthPixels) -> bytes:
 
 def decode(data: memoryview | bytes) -> DepthPixels:
     """A stored depth image as uint16 (PNG, TIFF) or float32 (TIFF), shape (height, width), exactly as it was kept."""
-    if tiff.is_tiff(data):
-        return tiff.decode(data)
-    if not png.is_png(data):
+    if png.is_png(data):
+        _png_info(data, 0, "16UC1", None)  # refuses hostile sizes
+    elif not tiff.is_tiff(data):
         start = bytes(data[:8]).hex(" ") or "nothing"
         raise ImageError(f"depth is kept as PNG or TIFF; these are {len(data):,} bytes that start with {start}")
-    return _decode_png(data)
+    import cv2
+
+    what = f"depth image of {len(data):,} bytes"
+    try:
+        pixels: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    except cv2.error as error:
+        raise ImageError(f"{what} cannot be decoded: {error}") from error
+    if pixels is None or pixels.ndim != 2 or pixels.dtype not in (np.uint16, np.float32):
+        raise ImageError(f"{what} decodes to {'nothing' if pixels is None else f'{pixels.dtype} {pixels.shape}'}")
+    return pixels  # type: ignore[no-any-return]
 
 
 def resize(pixels: DepthPixels, size: tuple[int, int]) -> DepthPixels:
@@ -169,13 +179,6 @@ def _png_info(
             "one gray channel of 16 bits is expected"
         )
     return DepthInfo(info.height, info.width, values, "png", start, quantisation)
-
-
-def _decode_png(data: memoryview | bytes) -> NDArray[np.uint16]:
-    info = _png_info(data, 0, "16UC1", None)
-    what = f"depth PNG of {len(data):,} bytes ({info})"
-    decoded: NDArray[np.uint16] = png.decode_gray(data, (info.height, info.width), np.uint16, what, what)
-    return decoded
 
 
 def _checked(parameters: list[float]) -> tuple[float, float]:

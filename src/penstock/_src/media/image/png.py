@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from typing import NamedTuple
 
 from penstock._src.media.image import jpeg
 from penstock.errors import ImageError, LimitExceeded
@@ -67,22 +64,6 @@ def check_pixels(width: int, height: int) -> None:
             size=width * height,
             limit=MAX_PIXELS,
         )
-
-
-def decode_gray(
-    data: memoryview | bytes, size_px: tuple[int, int], dtype: DTypeLike, what: str, claimed: str
-) -> NDArray[Any]:
-    """One gray channel as it was stored, shape (height, width); `claimed` names the file with what its header says."""
-    import cv2
-
-    try:
-        pixels: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-    except cv2.error as error:
-        raise ImageError(f"{what} cannot be decoded: {error}") from error
-    if pixels is None or pixels.dtype != dtype or pixels.size != size_px[0] * size_px[1]:
-        actual = "nothing" if pixels is None else f"{pixels.dtype} {pixels.shape}"
-        raise ImageError(f"{claimed} decodes to {actual}")
-    return np.asarray(pixels.reshape(size_px))
 
 
 def check_shallow(info: PngInfo) -> None:

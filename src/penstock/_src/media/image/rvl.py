@@ -39,9 +39,8 @@ def _numbers(data: memoryview | bytes) -> NDArray[np.int32]:
     ends = np.flatnonzero(groups < 8)
     starts = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
     sizes = ends - starts + 1
-    if len(sizes) and int(sizes.max()) > _MOST_GROUPS:
-        place = int(starts[int(np.argmax(sizes > _MOST_GROUPS))])
-        raise ImageError(f"RVL: a number of more than {3 * _MOST_GROUPS} bits at byte {place // 2:,}")
+    if sizes.max(initial=0) > _MOST_GROUPS:
+        raise ImageError(f"RVL: a number of more than {3 * _MOST_GROUPS} bits")
     numbers = (groups[starts] & 7).astype(np.int32)
     longer = np.flatnonzero(sizes > 1)
     for group in range(1, _MOST_GROUPS):
@@ -62,16 +61,13 @@ def _runs(
     at, done = 0, 0
     read = numbers.data  # gives plain integers, at a third of the time
     while done < pixels:
-        if at + 2 > len(read):
+        if at + 2 > len(read) or at + 2 + read[at + 1] > len(read):
             raise ImageError(f"RVL of {size_bytes:,} bytes is cut: it holds {done:,} of {pixels:,} pixels")
         empty, filled = read[at], read[at + 1]
         if empty + filled == 0 or done + empty + filled > pixels:
             raise ImageError(
                 f"RVL: a run of {empty:,} zeros and {filled:,} values behind {done:,} of {pixels:,} pixels"
             )
-        if at + 2 + filled > len(read):
-            left = len(read) - at - 2
-            raise ImageError(f"RVL of {size_bytes:,} bytes is cut: {left:,} of {filled:,} values at pixel {done:,}")
         heads.append(at)
         zeros.append(empty)
         values.append(filled)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from penstock.errors import VideoError
 
 PROLOGUE_BYTES = 44  # of what stands before the first sample
+_TICKS = 512  # of a frame
 _MAX_SIDE_PX = 0xFFFF  # the sample entry has 16 bits for each side
 _UNITY_MATRIX = struct.pack(">9i", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
 _OTI_JPEG = 0x6C  # ISO/IEC 10918-1 in the registry of MPEG-4 object types
@@ -29,17 +30,17 @@ class Track:
     width: int
     height: int
     fps: int
-    timescale: int
 
     def __post_init__(self) -> None:
         if not (1 <= self.width <= _MAX_SIDE_PX and 1 <= self.height <= _MAX_SIDE_PX):
             raise VideoError(f"a video of {self.width}×{self.height} pixels cannot be written")
         if self.fps < 1:
             raise VideoError(f"a video needs a whole frame rate of at least 1, got {self.fps}")
-        if self.timescale % self.fps or not 1 <= self.timescale <= 0x7FFF_FFFF:
-            raise VideoError(f"time scale {self.timescale} is not a multiple of the frame rate {self.fps}")
-        if self.stsd[4:8] != b"stsd" or len(self.stsd) != int.from_bytes(self.stsd[:4], "big"):
-            raise VideoError(f"the sample description ({len(self.stsd)} bytes) is not one whole stsd box")
+
+    @property
+    def timescale(self) -> int:
+        """Ticks per second."""
+        return self.fps * _TICKS
 
 
 def prologue() -> bytes:
@@ -59,12 +60,11 @@ def moov(track: Track, offsets: array[int], sizes: array[int], keys: bytearray, 
     each sample is shown. Then samples are shown `delay` frames late, and an edit begins the video with the first one.
     """
     count = len(sizes)
-    ticks = track.timescale // track.fps
-    duration = count * ticks
+    duration = count * _TICKS
     shift = np.frombuffer(shifts, np.int32).astype(np.int64)
     delay = int(-shift.min(initial=0))
-    edit = _edit(duration, delay * ticks) if delay else b""
-    composition = _composition((shift + delay) * ticks) if delay else b""
+    edit = _edit(duration, delay * _TICKS) if delay else b""
+    composition = _composition((shift + delay) * _TICKS) if delay else b""
     mdia = _box(
         b"mdia",
         _times(b"mdhd", track.timescale, duration, struct.pack(">HH", 0x55C4, 0)),  # language "und"
@@ -109,7 +109,7 @@ def _sample_table(track: Track, offsets: array[int], sizes: array[int], keys: by
     starts = _chunk_starts(offset, size, track.fps)
     tables = [
         track.stsd,
-        _full(b"stts", 0, 0, struct.pack(">III", 1, count, track.timescale // track.fps)),
+        _full(b"stts", 0, 0, struct.pack(">III", 1, count, _TICKS)),
         composition,
     ]
     key = np.frombuffer(keys, np.uint8)

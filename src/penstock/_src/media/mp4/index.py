@@ -10,7 +10,6 @@ import os
 import struct
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,6 @@ MAX_INDEX_BYTES = 256 * 1024 * 1024
 MAX_SAMPLES = 16_000_000
 """Six days at 30 frames a second; an index of that length takes 350 MB."""
 
-_MAX_TOP_BOXES = 100_000
 _MAX_TICKS = 1 << 60  # sums of times stay far from the end of 64 bits
 _CODEC_BY_ENTRY = {
     "avc1": "h264", "avc3": "h264", "hev1": "hevc", "hvc1": "hevc", "av01": "av1", "vp08": "vp8", "vp09": "vp9",
@@ -33,12 +31,7 @@ _CODEC_BY_ENTRY = {
 _CODEC_BY_OBJECT_TYPE = {0x20: "mpeg4", 0x21: "h264", 0x23: "hevc", 0x6C: "mjpeg", 0x6D: "png"}
 
 
-class _VideoErrors(ReadErrors):
-    def cannot_read(self, path: Path, offset: int, error: Exception) -> Exception:
-        return VideoError(f"{path}: cannot be read: {error.strerror if isinstance(error, OSError) else error}")
-
-
-ERRORS = _VideoErrors(VideoError)
+ERRORS = ReadErrors(VideoError)
 
 
 @dataclass(frozen=True)
@@ -65,12 +58,6 @@ class VideoIndex:
     description: bytes = b""
     """The sample description (the whole stsd box) as it stands in the file."""
 
-    def __repr__(self) -> str:
-        return (
-            f"VideoIndex({self.path!r}, {self.codec} {self.width}×{self.height}, {self.count:,} samples, "
-            f"{self.fps:g} fps, {self.duration_s:.3f} s)"
-        )
-
     def presentation_order(self) -> NDArray[np.int64]:
         """Sample numbers of the shown frames in the order in which they are seen."""
         shown = np.flatnonzero(self.shown)
@@ -85,7 +72,10 @@ def read_index(path: str | os.PathLike[str]) -> VideoIndex:
     >>> open_source("cam.mp4").read(index.offsets[7], index.sizes[7])                # doctest: +SKIP
     """
     moov, file_bytes = _open_moov(path)
-    return _parse_track(moov, _video_track(moov), file_bytes)
+    try:
+        return _parse_track(moov, _video_track(moov), file_bytes)
+    except (ValueError, IndexError, OverflowError) as error:  # of numpy: tables of other lengths than they claim
+        raise moov.error(f"its tables contradict each other: {error}") from error
 
 
 def read_codec(path: str | os.PathLike[str]) -> str:
@@ -109,10 +99,7 @@ def _open_moov(path: str | os.PathLike[str]) -> tuple[Box, int]:
 
 def _read_moov(source: ByteSource, name: str, file_bytes: int) -> tuple[int, bytes]:
     position = 0
-    for _ in range(_MAX_TOP_BOXES):
-        head = source.read(position, 16)
-        if len(head) < 8:
-            break
+    while len(head := source.read(position, 16)) >= 8:
         size, kind = struct.unpack_from(">I4s", head)
         header = 8
         if size == 1 and len(head) == 16:
@@ -131,17 +118,9 @@ def _read_moov(source: ByteSource, name: str, file_bytes: int) -> tuple[int, byt
                 hint="the file is cut or damaged",
             )
         if kind == b"moov":
-            body_bytes = size - header
-            if body_bytes > MAX_INDEX_BYTES:
-                raise LimitExceeded(
-                    f"{name}: byte {position:,}: an index of {body_bytes:,} bytes, the limit is {MAX_INDEX_BYTES:,}",
-                    size=body_bytes,
-                    limit=MAX_INDEX_BYTES,
-                )
-            body = source.read(position + header, body_bytes)
-            if len(body) != body_bytes:
-                raise VideoError(f"{name}: byte {position:,}: only {len(body):,} of {body_bytes:,} bytes of the index")
-            return position + header, body
+            if size > MAX_INDEX_BYTES:
+                raise LimitExceeded(f"{name}: an index of {size:,} bytes", size=size, limit=MAX_INDEX_BYTES)
+            return position + header, source.read_exactly(position + header, size - header)
         position += size
     raise VideoError(
         f"{name}: no index (moov) in {file_bytes:,} bytes",
@@ -234,15 +213,8 @@ def _sample_sizes(stbl: Box) -> NDArray[np.int64]:
     stsz = stbl.need("stsz")
     size, count = stsz.unpack(">II", 4)
     if count > MAX_SAMPLES:
-        raise LimitExceeded(
-            f"{stbl.path}: the index claims {count:,} samples, the limit is {MAX_SAMPLES:,}",
-            size=count,
-            limit=MAX_SAMPLES,
-        )
-    sizes = np.full(count, size, np.int64) if size else stsz.table(">u4", 1, at=8)[:, 0]
-    if count and int(sizes.max()) > 0x7FFF_FFFF:
-        raise stsz.error(f"a sample of {int(sizes.max()):,} bytes")
-    return sizes
+        raise LimitExceeded(f"{stbl.path}: the index claims {count:,} samples", size=count, limit=MAX_SAMPLES)
+    return np.full(count, size, np.int64) if size else stsz.table(">u4", 1, at=8)[:, 0]
 
 
 def _sample_offsets(stbl: Box, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -254,14 +226,10 @@ def _sample_offsets(stbl: Box, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     if count == 0:
         return np.zeros(0, np.int64)
     first = runs[:, 0]
-    if len(runs) == 0 or first[0] != 1 or (np.diff(first) <= 0).any() or first[-1] > len(chunk_offsets):
-        raise stsc.error(f"its chunk numbers are not 1…{len(chunk_offsets):,} in order")
-    if (runs[:, 2] != 1).any():
-        raise stsc.error("the track changes its sample description midway")
+    if first[0] != 1 or (runs[:, 2] != 1).any():
+        raise stsc.error("the track changes its sample description midway, or does not begin with its first chunk")
     per_chunk = np.repeat(runs[:, 1], np.diff(np.append(first, len(chunk_offsets) + 1)))
     ends = np.minimum(np.cumsum(per_chunk), count)  # at most 2^26 chunks of 2^32 samples: no overflow
-    if ends[-1] < count:
-        raise stsc.error(f"places {int(ends[-1]):,} of {count:,} samples")
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
     shift = chunk_offsets - before[starts]
@@ -270,12 +238,9 @@ def _sample_offsets(stbl: Box, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _decode_times(stbl: Box, count: int) -> tuple[NDArray[np.int64], int]:
     """Decoding time of each sample, and where the last one ends."""
-    stts = stbl.need("stts")
-    runs = stts.table(">u4", 2)
-    ends = np.minimum(np.cumsum(runs[:, 0]), count)
-    if (int(ends[-1]) if len(ends) else 0) < count:
-        raise stts.error(f"gives times for {int(ends[-1]) if len(ends) else 0:,} of {count:,} samples")
-    durations = np.repeat(runs[:, 1], np.diff(ends, prepend=0))
+    durations = _spread(stbl.need("stts"), count)
+    if len(durations) < count:
+        raise stbl.error(f"gives times for {len(durations):,} of {count:,} samples")
     times = np.concatenate([np.zeros(1, np.int64), np.cumsum(durations)])
     return times[:-1], int(times[-1])
 
@@ -284,13 +249,15 @@ def _composition_times(stbl: Box, dts: NDArray[np.int64]) -> NDArray[np.int64]:
     ctts = stbl.find("ctts")
     if ctts is None:
         return dts
-    runs = ctts.table(">u4", 2)
-    shift = runs[:, 1].astype(np.uint32).view(np.int32).astype(np.int64)  # version 0 files hold negative ones, too
-    ends = np.minimum(np.cumsum(runs[:, 0]), len(dts))
-    counts = np.diff(ends, prepend=0)
-    shifts = np.zeros(len(dts), np.int64)
-    shifts[: int(counts.sum())] = np.repeat(shift, counts)
-    return dts + shifts
+    shifts = _spread(ctts, len(dts)).astype(np.uint32).view(np.int32)  # version 0 files hold negative ones, too
+    return dts + np.pad(shifts.astype(np.int64), (0, len(dts) - len(shifts)))
+
+
+def _spread(table: Box, count: int) -> NDArray[np.int64]:
+    """The values of at most `count` samples from a table of (number of samples, value)."""
+    runs = table.table(">u4", 2)
+    ends = np.minimum(np.cumsum(runs[:, 0]), count)
+    return np.repeat(runs[:, 1], np.diff(ends, prepend=0))
 
 
 def _edited(
@@ -302,8 +269,6 @@ def _edited(
     (version,) = elst.unpack(">B")
     (count,) = elst.unpack(">I", 4)
     layout, row_bytes = (">QqI", 20) if version == 1 else (">IiI", 12)
-    if count * row_bytes > len(elst) - 8:
-        raise elst.error(f"claims {count:,} edits, {len(elst) - 8:,} bytes are there")
     edits = [elst.unpack(layout, 8 + row_bytes * k) for k in range(min(count, 3))]
     delay = 0
     if edits and edits[0][1] == -1:  # an empty edit: the track starts later
@@ -336,8 +301,8 @@ def _key_flags(stbl: Box, count: int) -> NDArray[np.bool_]:
     if stss is None:
         return np.ones(count, np.bool_)
     numbers = stss.table(">u4", 1)[:, 0]
-    if len(numbers) and (int(numbers.min()) < 1 or int(numbers.max()) > count):
-        raise stss.error(f"names key frame {int(numbers.max()):,} of {count:,} samples")
+    if (numbers < 1).any():
+        raise stss.error("names a key frame before the first")
     key = np.zeros(count, np.bool_)
     key[numbers - 1] = True
     return key

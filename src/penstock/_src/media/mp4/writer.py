@@ -14,7 +14,6 @@ import contextlib
 import os
 from array import array
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -58,54 +57,37 @@ class Mp4Writer:
 
     def __init__(
         self,
-        target: str | os.PathLike[str] | int,
+        path: str | os.PathLike[str],
         *,
         stsd: bytes,
         width: int,
         height: int,
         fps: int,
-        timescale: int | None = None,
         resume: SampleTable | None = None,
     ) -> None:
-        """`target`: a path that does not exist yet, or a file descriptor of an empty file, which stays the caller's.
+        """`path`: of a file that does not exist yet.
 
-        With `resume`, the path is that of a file which another writer left or closed: it is continued after the
-        samples of the table, and whatever lies behind them is cut off.
+        With `resume`, it is that of a file which another writer left or closed: it is continued after the samples of
+        the table, and whatever lies behind them is cut off.
         """
-        # What all samples share.
-        self.track = mp4_boxes.Track(
-            stsd=bytes(stsd),
-            width=width,
-            height=height,
-            fps=fps,
-            timescale=fps * 512 if timescale is None else timescale,
-        )
-        self._owned_path: Path | None = None
-        if isinstance(target, int):
-            self._fd = target
-            self._name = f"file descriptor {target}"
-        else:
-            self._owned_path = Path(target)
-            self._name = str(target)
-            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if resume is None else 0)
-            try:
-                self._fd = os.open(self._owned_path, flags, 0o644)
-            except OSError as error:
-                raise OutputFailed(self._name, "cannot be created" if resume is None else "opening", error) from error
+        self.track = mp4_boxes.Track(bytes(stsd), width, height, fps)  # what all samples share
+        self._path = os.fspath(path)
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if resume is None else 0)
+        try:
+            self._fd = os.open(self._path, flags, 0o644)
+        except OSError as error:
+            raise OutputFailed(self._path, "cannot be created" if resume is None else "opening", error) from error
         self._offsets = array("q", resume.offsets.astype(np.int64).tobytes() if resume else b"")
         self._sizes = array("I", resume.sizes.astype(np.uint32).tobytes() if resume else b"")
         self._keys = bytearray(resume.keys.astype(np.uint8).tobytes() if resume else b"")
         self._shifts = array("i", resume.shifts.astype(np.int32).tobytes() if resume else b"")
         self._open = True
-        self._file = AppendFile(self._fd, self._name, resume.end_bytes if resume else 0)
+        self._file = AppendFile(self._fd, self._path, resume.end_bytes if resume else 0)
         with on_error(self.leave if resume else self.abort):
             if resume is None:
                 self._file.write([mp4_boxes.prologue()])
             else:
                 self._continue()
-
-    def __repr__(self) -> str:
-        return f"Mp4Writer({self._name!r}, {self.track.width}×{self.track.height}, samples={self.samples})"
 
     @property
     def samples(self) -> int:
@@ -133,13 +115,10 @@ class Mp4Writer:
         sizes = [len(piece) for piece in pieces]
         if not sizes:
             return
-        if keys is not None and len(keys) != len(sizes):
-            raise VideoError(f"{self._name}: {len(sizes)} samples came with {len(keys)} key flags")
-        if shifts is not None and len(shifts) != len(sizes):
-            raise VideoError(f"{self._name}: {len(sizes)} samples came with {len(shifts)} places")
-        if min(sizes) < 1 or max(sizes) > _MAX_SAMPLE_BYTES:
-            number = next(i for i, size in enumerate(sizes) if not 1 <= size <= _MAX_SAMPLE_BYTES)
-            raise VideoError(f"{self._name}: sample {self.samples + number} has {sizes[number]:,} bytes")
+        if not all(len(each) == len(sizes) for each in (keys, shifts) if each is not None):
+            raise VideoError(f"{self._path}: {len(sizes)} samples came with another number of flags or places")
+        if not all(0 < size <= _MAX_SAMPLE_BYTES for size in sizes):
+            raise VideoError(f"{self._path}: samples of {min(sizes):,} to {max(sizes):,} bytes")
         offset = self._file.end_bytes
         self._file.write(pieces)
         # The tables grow only after the bytes are in the file: a failed write leaves no entry without data.
@@ -155,15 +134,8 @@ class Mp4Writer:
     def repeat(self, count: int = 1) -> None:
         """Show the last sample `count` more times. Only a key frame can be repeated: others depend on their place."""
         self._check_open()
-        if not self._sizes:
-            raise VideoError(f"{self._name}: there is no sample to repeat yet")
-        if not self._keys[-1]:
-            raise VideoError(
-                f"{self._name}: sample {self.samples - 1} is not a key frame and cannot be repeated",
-                hint="encode the repeated image once more",
-            )
-        if count < 0:
-            raise VideoError(f"{self._name}: cannot repeat {count} times")
+        if not self._keys or not self._keys[-1]:
+            raise VideoError(f"{self._path}: there is no key frame that could be repeated")
         self._offsets.extend([self._offsets[-1]] * count)
         self._sizes.extend([self._sizes[-1]] * count)
         self._keys += b"\1" * count
@@ -192,11 +164,6 @@ class Mp4Writer:
     def rollback(self, mark: Mark) -> None:
         """Forget every sample after the mark and give their bytes back."""
         self._check_open()
-        if mark.samples > self.samples or mark.end_bytes > self._file.end_bytes:
-            raise VideoError(
-                f"{self._name}: the mark (sample {mark.samples}, byte {mark.end_bytes:,}) is beyond "
-                f"the end (sample {self.samples}, byte {self._file.end_bytes:,})"
-            )
         self._file.cut(mark.end_bytes)
         del self._offsets[mark.samples :]
         del self._sizes[mark.samples :]
@@ -208,14 +175,13 @@ class Mp4Writer:
         if not self._open:
             return
         if not self._sizes:
-            raise VideoError(f"{self._name}: a video needs at least one sample", hint="call abort() to drop the file")
+            raise VideoError(f"{self._path}: a video needs at least one sample", hint="call abort() to drop the file")
         size_offset, size_field = mp4_boxes.mdat_size_field(self._file.end_bytes)
         self._file.write([mp4_boxes.moov(self.track, self._offsets, self._sizes, self._keys, self._all_shifts())])
         self._file.write_at(size_field, size_offset)
         self._file.finish(fsync)
         self._open = False
-        if self._owned_path is not None:
-            os.close(self._fd)
+        os.close(self._fd)
 
     def sync(self) -> None:
         """Wait until all samples are on the disk; the file remains open."""
@@ -230,18 +196,16 @@ class Mp4Writer:
         # What was asked for too much goes back to the file system; where that fails, nothing is lost.
         with contextlib.suppress(PenstockError):
             self._file.cut(self._file.end_bytes)
-        if self._owned_path is not None:
-            os.close(self._fd)
+        os.close(self._fd)
 
     def abort(self) -> None:
         """Stop without a video: the file that this writer created is removed."""
         if not self._open:
             return
         self._open = False
-        if self._owned_path is not None:
-            os.close(self._fd)
-            with contextlib.suppress(OSError):
-                self._owned_path.unlink()
+        os.close(self._fd)
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
 
     def __enter__(self) -> Mp4Writer:
         return self
@@ -255,8 +219,6 @@ class Mp4Writer:
 
     def _continue(self) -> None:
         """Bring a file that may be a whole video back to the state behind its last known sample."""
-        if not len(self._offsets) == len(self._sizes) == len(self._keys) > 0:
-            raise VideoError(f"{self._name}: the table of its samples contradicts itself")
         size_offset, size_field = mp4_boxes.mdat_size_field(None)
         expected = mp4_boxes.prologue()[:size_offset]
         try:
@@ -266,18 +228,12 @@ class Mp4Writer:
             raise self._file.failed("reading", error) from error
         if size_bytes < self._file.end_bytes or head != expected:
             raise VideoError(
-                f"{self._name}: {size_bytes:,} bytes, but {self._file.end_bytes:,} of samples were written to it"
-                if head == expected
-                else f"{self._name}: this is not the beginning of a video that penstock wrote"
+                f"{self._path}: {size_bytes:,} bytes that are no video which penstock wrote: its samples ended at byte "
+                f"{self._file.end_bytes:,}"
             )
         self._file.cut(self._file.end_bytes)
         self._file.write_at(size_field, size_offset)
 
     def _check_open(self) -> None:
         if not self._open:
-            raise VideoError(f"{self._name}: the video is closed already")
-
-
-def mjpeg_stsd(width: int, height: int) -> bytes:
-    """The sample description of JPEG frames in an MP4."""
-    return mp4_boxes.mjpeg_stsd(width, height)
+            raise VideoError(f"{self._path}: the video is closed already")

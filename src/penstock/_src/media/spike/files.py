@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._src.media.spike.detect import find_layout, size_error
-from penstock._src.media.spike.frames import crop_packed, stored_rows, unpack, voxel_counts
+from penstock._src.media.spike.frames import ThreadMemory, crop_packed, stored_rows, unpack, voxel_counts
 from penstock._src.media.spike.layout import Packing, PlaneRegion, SpikeLayout, SpikeSettings
 from penstock._src.system.files import ByteSource, ReadErrors, open_source
 from penstock.errors import SpikeError
 
 ERRORS = ReadErrors(SpikeError)
-_memory = threading.local()
+_memory = ThreadMemory()
 _SKIPPED_BYTES = 32 << 10  # one read more per frame pays where it leaves out so many bytes
 
 
@@ -62,7 +61,7 @@ def read_voxel(
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """`voxel_counts` of a file."""
-    return voxel_counts(read_rows(path, layout, box, _reused_memory), layout, num_bins, box, out)
+    return voxel_counts(read_rows(path, layout, box, _memory.take), layout, num_bins, box, out)
 
 
 def read_packed(
@@ -74,14 +73,6 @@ def read_packed(
 
 def _allocate(n_bytes: int) -> NDArray[np.uint8]:
     return np.empty(n_bytes, np.uint8)
-
-
-def _reused_memory(n_bytes: int) -> NDArray[np.uint8]:
-    """Memory that this thread uses again: new pages for every file can take longer than counting its spikes."""
-    held: NDArray[np.uint8] | None = getattr(_memory, "held", None)
-    if held is None or len(held) < n_bytes:
-        held = _memory.held = np.empty(n_bytes, np.uint8)
-    return held[:n_bytes]
 
 
 def read_rows(

@@ -20,6 +20,21 @@ Bytes = bytes | bytearray | memoryview | NDArray[np.uint8]
 _STACK_BYTES = 1 << 20  # of frames that are added at a time: they stay in the cache of the core
 
 
+class ThreadMemory(threading.local):
+    """Bytes that a thread uses again for every file: new pages can take longer than the counting itself."""
+
+    def __init__(self) -> None:
+        self._held = np.empty(0, np.uint8)
+
+    def take(self, n_bytes: int) -> NDArray[np.uint8]:
+        if len(self._held) < n_bytes:
+            self._held = np.empty(n_bytes, np.uint8)
+        return self._held[:n_bytes]
+
+
+_memory = ThreadMemory()
+
+
 def unpack(data: Bytes, layout: SpikeLayout, box: PlaneRegion | None = None) -> NDArray[np.uint8]:
     """Upright frames (frames, height, width); packed ones are 0 and 1, bytes are given as they are."""
     rows, first_px = _cut(data, layout, box)
@@ -134,7 +149,8 @@ def _count(rows: NDArray[np.uint8], starts: list[int], most: int) -> NDArray[Any
     _, height, row_bytes = rows.shape
     num_bins, n_bytes = len(starts) - 1, height * row_bytes
     n_words = -(-n_bytes // 8)
-    memory = _memory.take((most + most // 2 + most // 3) * num_bins * n_words).reshape(-1, num_bins * n_words)
+    n_rows = most + most // 2 + most // 3
+    memory = _memory.take(n_rows * num_bins * n_words * 8).view(np.uint64).reshape(n_rows, -1)
     ones, carries, spare = memory[:most], memory[most : most + most // 2], memory[most + most // 2 :]
     stack = ones.view(np.uint8).reshape(most, num_bins, n_words * 8)
     for bin_, (begin, end) in enumerate(pairwise(starts)):
@@ -188,18 +204,3 @@ def _unpack_planes(planes: list[NDArray[np.uint64]]) -> NDArray[np.uint8]:
         np.add(total, np.unpackbits(plane.view(np.uint8), bitorder="little").view(np.uint64), out=total)
     counts: NDArray[np.uint8] = total.view(np.uint8)
     return counts
-
-
-class _Memory(threading.local):
-    """Words that a thread uses again for every file: new pages can take longer than the counting itself."""
-
-    def __init__(self) -> None:
-        self._held = np.empty(0, np.uint64)
-
-    def take(self, n_words: int) -> NDArray[np.uint64]:
-        if len(self._held) < n_words:
-            self._held = np.empty(n_words, np.uint64)
-        return self._held[:n_words]
-
-
-_memory = _Memory()

@@ -34,8 +34,7 @@ _ENCODER = {"h264": "libx264", "hevc": "libx265", "av1": "libsvtav1"}
 _X264_THREADS = 1
 _SVT_THREADS = 1
 _X265_MOST_THREADS = 4  # of its pool, whose size does not change what it writes; with many workers it may
-_OBU_TEMPORAL_DELIMITER = 2
-_OBU_PADDING = 15
+_AV1_DELIMITER = b"\x12\x00"
 
 
 @dataclass(frozen=True)
@@ -153,9 +152,6 @@ class VideoEncoder(Closing):
         self.stsd = _trim_stsd(header, settings.encoder)
         """The sample description for `Mp4Writer`."""
 
-    def __repr__(self) -> str:
-        return f"VideoEncoder({self.settings}, {self.width}×{self.height}, images={self._images})"
-
     @property
     def info(self) -> dict[str, object]:
         """What info.json of a LeRobot data set says about the encoder, under LeRobot's keys."""
@@ -269,32 +265,6 @@ def _trim_stsd(header: bytes, encoder: str) -> bytes:
 
 
 def _to_sample(codec: Codec, packet: bytes) -> bytes:
-    """As MP4 stores it: H.264 and HEVC units come behind start codes and go behind their lengths."""
-    return _without_delimiters(packet) if codec == "av1" else length_prefixed(nal_units(packet))
-
-
-def _without_delimiters(packet: bytes) -> bytes:
-    """AV1: temporal delimiters and padding have no place in an MP4 sample."""
-    parts: list[bytes] = []
-    position = 0
-    while position < len(packet):
-        header = packet[position]
-        body = position + (2 if header & 4 else 1)
-        if not header & 2:
-            raise VideoError(f"an AV1 unit without a length at byte {position} of {len(packet):,}")
-        size, shift = 0, 0
-        while True:
-            if body >= len(packet) or shift > 56:
-                raise VideoError(f"an AV1 unit is cut at byte {body} of {len(packet):,}")
-            byte = packet[body]
-            body += 1
-            size |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        if body + size > len(packet):
-            raise VideoError(f"an AV1 unit of {size:,} bytes at byte {body} of {len(packet):,}")
-        if (header >> 3) & 15 not in (_OBU_TEMPORAL_DELIMITER, _OBU_PADDING):
-            parts.append(packet[position : body + size])
-        position = body + size
-    return b"".join(parts)
+    """As MP4 stores it: without AV1's temporal delimiter, which begins every packet, and H.264 and HEVC units behind
+    their lengths instead of start codes."""
+    return packet.removeprefix(_AV1_DELIMITER) if codec == "av1" else length_prefixed(nal_units(packet))

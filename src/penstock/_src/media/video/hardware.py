@@ -14,6 +14,7 @@ from penstock.errors import PenstockError, VideoError
 
 DEVICES: tuple[Device, ...] = ("nvenc", "videotoolbox", "qsv", "vaapi")
 """In the order in which `auto` tries them."""
+_NOT_THERE = "PyAV has no encoder"
 _FRAMES, _WIDTH, _HEIGHT = 4, 320, 240  # NVENC refuses images that are much smaller
 
 
@@ -25,13 +26,6 @@ class Probe(NamedTuple):
     encoder: str
     works: bool
     reason: str = ""
-
-
-class Choice(NamedTuple):
-    """What will encode, and a note where it is not what was asked for."""
-
-    device: Device
-    note: str | None = None
 
 
 @lru_cache(maxsize=64)
@@ -50,16 +44,14 @@ def probe(codec: Codec, device: Device) -> Probe:
     return Probe(codec, device, settings.encoder, not reason, reason)
 
 
-def choose(codec: Codec, wanted: str) -> Choice:
-    """The device that encodes a codec: the one that is wanted where it works, else the CPU, with the reason."""
-    if wanted == "cpu":
-        return Choice("cpu")
+def choose(codec: Codec, wanted: str) -> tuple[Device, str]:
+    """(the device that encodes a codec, what to say of it): the wanted one where it works, else the CPU."""
     tried = [probe(codec, device) for device in DEVICES if wanted in ("auto", device)]
     for each in tried:
         if each.works:
-            return Choice(each.device)
+            return each.device, f"{codec} is encoded by {each.device}: the bytes depend on this machine"
     reasons = "; ".join(f"{each.encoder}: {each.reason}" for each in tried)
-    return Choice("cpu", f"{codec} is encoded by the CPU, because no hardware encoder works here ({reasons})")
+    return "cpu", f"{codec} is encoded by the CPU, because no hardware encoder works here ({reasons})"
 
 
 def encoder_settings(
@@ -79,21 +71,14 @@ def encoder_settings(
         crf=defaults.crf if crf is None else crf,
         g=defaults.g if gop is None else gop,
         preset=preset,
-        device="cpu" if device == "cpu" else choose(codec, device).device,
+        device="cpu" if device == "cpu" else choose(codec, device)[0],
     )
 
 
 def device_notes(codecs: Iterable[str], wanted: str) -> list[str]:
     """What to say before a conversion that asks for hardware."""
-    if wanted == "cpu":
-        return []
-    notes: list[str] = []
-    for codec in CODECS:
-        if codec in set(codecs):
-            choice = choose(codec, wanted)
-            works = f"{codec} is encoded by {choice.device}: the bytes depend on this machine"
-            notes.append(choice.note or works)
-    return notes
+    asked = set(codecs)
+    return [] if wanted == "cpu" else [choose(codec, wanted)[1] for codec in CODECS if codec in asked]
 
 
 def survey() -> list[Probe]:
@@ -101,9 +86,6 @@ def survey() -> list[Probe]:
     devices: tuple[Device, ...] = ("cpu", *DEVICES)
     probes = [probe(codec, device) for codec in CODECS for device in devices]
     return [each for each in probes if each.works or not each.reason.startswith(_NOT_THERE)]
-
-
-_NOT_THERE = "PyAV has no encoder"
 
 
 def _lacks(encoder: str) -> str:

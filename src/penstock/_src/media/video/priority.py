@@ -14,9 +14,6 @@ from collections.abc import Iterator
 @contextlib.contextmanager
 def ordinary_priority() -> Iterator[None]:
     """Threads of this process that become real-time ones within the block are ordinary again behind it."""
-    if not hasattr(os, "sched_setscheduler"):
-        yield
-        return
     before = _real_time_threads()
     try:
         yield
@@ -29,11 +26,7 @@ def ordinary_priority() -> Iterator[None]:
 
 def _real_time_threads() -> set[int]:
     real_time = set()
-    try:
-        threads = [int(name) for name in os.listdir("/proc/self/task")]
-    except OSError:
-        threads = [0]
-    for thread in threads:
+    for thread in map(int, os.listdir("/proc/self/task")):
         with contextlib.suppress(OSError):
             if os.sched_getscheduler(thread) in (os.SCHED_FIFO, os.SCHED_RR):
                 real_time.add(thread)

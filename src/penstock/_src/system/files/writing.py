@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -73,13 +72,8 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 
 def memory_file(name: str) -> int:
-    """The descriptor of a file in memory, for several processes to map; of an unnamed file where there is none such."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create(name, os.MFD_CLOEXEC)
-    import tempfile
-
-    with tempfile.TemporaryFile(prefix=f"{name}-") as file:
-        return os.dup(file.fileno())
+    """The descriptor of a file in memory, for several processes to map."""
+    return os.memfd_create(name, os.MFD_CLOEXEC)
 
 
 class AppendFile:
@@ -153,8 +147,6 @@ class AppendFile:
         left_bytes = sum(map(len, batch))
         while True:
             written = os.pwritev(self._fd, batch, offset)
-            if written == 0:  # never seen, but it must not become an endless loop
-                raise OSError(errno.EIO, "the file takes no more bytes")
             offset += written
             left_bytes -= written
             if left_bytes == 0:
@@ -187,14 +179,12 @@ def _rest(pieces: Sequence[memoryview | bytes], written: int) -> list[memoryview
 
 @cache
 def _system_call(name: str, *argtypes: str) -> Callable[..., int]:
-    """A call of the C library that Python lacks; where the system lacks it, too, one that always fails."""
+    """A call of the C library that Python lacks."""
     import ctypes
 
-    with contextlib.suppress(AttributeError, OSError):
-        call = getattr(ctypes.CDLL(None), name)
-        call.argtypes = [getattr(ctypes, each) for each in argtypes]
-        return call  # type: ignore[no-any-return]
-    return lambda *_: -1
+    call = getattr(ctypes.CDLL(None), name)
+    call.argtypes = [getattr(ctypes, each) for each in argtypes]
+    return call  # type: ignore[no-any-return]
 
 
 def _fallocate(fd: int, offset: int, size: int) -> bool:
@@ -204,6 +194,6 @@ def _fallocate(fd: int, offset: int, size: int) -> bool:
 
 
 def begin_write_back(descriptor: int, offset: int = 0, size: int = 0) -> None:
-    """sync_file_range(2), asked only to begin; where it is missing the fsync at the end does all the work."""
+    """sync_file_range(2), asked only to begin; where it does nothing the fsync at the end does all the work."""
     call = _system_call("sync_file_range", "c_int", "c_int64", "c_int64", "c_uint")
     call(descriptor, offset, size, _SYNC_FILE_RANGE_WRITE)

@@ -25,9 +25,6 @@ from penstock._src.system import units
 
 if TYPE_CHECKING:
     from penstock._src.conversion.inputs.input import OpenOptions
-    from penstock._src.stores.hdf5.layout import EpisodeRows, Hdf5Layout
-
-_MOST_SHOWN = 200  # data sets, and files of a directory
 
 
 def inspect_hdf5(files: Sequence[Path], args: argparse.Namespace) -> int:
@@ -81,29 +78,22 @@ def _inputs(
 
 def describe(path: Path, opening: OpenOptions, place: Path, load: dict[str, Any]) -> dict[str, Any]:
     """Everything that inspect shows of one file, or of the directory `place` whose first file it is, as plain data."""
-    from penstock._src.stores.hdf5.file import Hdf5File
-    from penstock._src.stores.hdf5.file_store import TEXT_NAMES, read_facts
-    from penstock._src.stores.hdf5.layout import episode_spans, recognise
+    from penstock._src.stores.hdf5.store import open_hdf5
 
     options = opening.settings.hdf5
-    with Hdf5File(path, allow_external=options.allow_external, texts=TEXT_NAMES) as file:
-        layout = recognise(file, options.channels)
-        spans = episode_spans(file, layout, options.mask)
-        facts = read_facts(file, layout)
+    with open_hdf5(path, channels=options.channels, mask=options.mask, allow_external=options.allow_external) as store:
         description = {
             "path": str(path),
-            "bytes": file.size_bytes,
+            "bytes": path.stat().st_size,
             "files": 1,
-            "layout": layout.kind,
-            "why": layout.why,
-            "episodes": len(spans),
-            "rows": sum(span.stop - span.start for span in spans),
-            "rate_hz": facts.rate_hz,
-            "task": facts.task,
-            "robot": facts.robot,
-            "masks": list(layout.masks),
-            "datasets": _data_sets(file, layout, spans),
-            "reads_besides": list(file.followed),
+            "layout": store.layout,
+            "why": store.episodes_from,
+            "episodes": store.episodes,
+            "rows": store.rows,
+            "rate_hz": store.fps,
+            "task": store.task(0) if store.episodes else None,
+            "robot": store.robot_type,
+            "masks": list(store.masks),
         }
     description |= {"load": load, "conversion": {"of": str(path), **predict(HDF5, path, opening)}}
     if place != path:
@@ -111,29 +101,6 @@ def describe(path: Path, opening: OpenOptions, place: Path, load: dict[str, Any]
         description |= {"path": str(place), "bytes": sum(sizes), "files": len(sizes)}
         description |= {key: load[key] for key in ("episodes", "rows") if load["possible"]}
     return description
-
-
-def _data_sets(file: Any, layout: Hdf5Layout, spans: Sequence[EpisodeRows]) -> list[dict[str, Any]]:
-    from penstock._src.stores.hdf5.array import Hdf5Array
-    from penstock._src.stores.hdf5.layout import join
-
-    group = next((span.group for span in spans if span.stop > span.start), spans[0].group if spans else "")
-    entries = []
-    for member in layout.members[:_MOST_SHOWN]:
-        array = Hdf5Array(file, join(group, member.name))
-        entries.append(
-            {
-                "name": array.name,
-                "dtype": member.dtype,
-                "shape": list(array.shape),
-                "content": member.content,
-                "channels": member.channels,
-                "why": member.why,
-                "read_by": array.way,
-                "because": array.why,
-            }
-        )
-    return entries
 
 
 def _show(info: dict[str, Any]) -> None:
@@ -149,21 +116,6 @@ def _show(info: dict[str, Any]) -> None:
         if value:
             print_text(f"{label:<15}{value}")
     print_text("\n".join(load_lines(info["load"])))
-    if not info["load"]["possible"]:
-        _show_data_sets(info["datasets"])
-    for target in info["reads_besides"]:
-        print_text(f"reads besides  {target}")
     if info["conversion"]["possible"] and info["files"] > 1:
         print_text(f"convert        file by file; {Path(info['conversion']['of']).name} like this:")
     print_text("\n".join(conversion_lines(info["conversion"])))
-
-
-def _show_data_sets(entries: Sequence[dict[str, Any]]) -> None:
-    """What lies in a file that cannot be loaded."""
-    width = max((len(each["name"]) for each in entries), default=0)
-    for each in entries:
-        shape = "×".join(f"{size:,}" for size in each["shape"])
-        what = each["content"] + (f", channels {each['channels']}" if each["channels"] != "none" else "")
-        print_text(
-            f"  {each['name']:<{width}}  {each['dtype']:<8} {shape:<18} {what:<24} {each['read_by']}: {each['because']}"
-        )

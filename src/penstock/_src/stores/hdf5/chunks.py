@@ -119,7 +119,7 @@ class PlainChunkRows(RowReader):
             offset += (low - chunk * step) * self._row_bytes
             file.source.read_into(as_bytes(target).data, offset)
 
-    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any], last: LastChunk) -> None:
         offsets = self._row_offsets(file, rows)
         is_written = offsets >= 0
         if is_written.all():
@@ -150,7 +150,6 @@ class PackedChunkRows(BandReader):
         super().__init__(dtype, shape)
         self._table = ChunkTable(name, shape, chunks, dtype, plain=not filters)
         self._filters, self.together, self.unpacked_bytes = filters, chunks[0], self._table.chunk_bytes
-        self.scratch_bytes = 4 * self.unpacked_bytes
         self._inner = [range(0, size, part) for size, part in zip(shape[1:], chunks[1:], strict=True)]
 
     @property
@@ -176,8 +175,9 @@ class PackedChunkRows(BandReader):
             sizes = zip(rest, self._table.chunks[1:], self._row_shape, strict=True)
             parts = [slice(at, min(at + step, size)) for at, step, size in sizes]
             target, source = (slice(None), *parts), (inside, *(slice(0, part.stop - part.start) for part in parts))
-            if last.held is not None and last.held[0] is self and last.held[1] == number:
-                values: NDArray[Any] | None = last.held[2]
+            held = last.held  # another thread may replace it
+            if held is not None and held[0] is self and held[1] == number:
+                values: NDArray[Any] | None = held[2]
             else:
                 last.held = None
                 values = self._unpacked(file, number)

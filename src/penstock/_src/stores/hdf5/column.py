@@ -26,7 +26,6 @@ from penstock._src.stores.hdf5.rows import (
     ContiguousRows,
     HeapRows,
     LastChunk,
-    RaggedReader,
     RowReader,
     image_bytes,
 )
@@ -34,7 +33,7 @@ from penstock._src.stores.hdf5.survey import Hdf5Survey
 from penstock._src.stores.scattered import runs_between
 from penstock._src.stores.store import ImageArray, ImageSource, Scratch, row_numbers
 from penstock._src.system.files import ReadErrors, open_source
-from penstock.errors import LimitExceeded, StoreCorrupt, StoreError
+from penstock.errors import ImageError, LimitExceeded, StoreCorrupt, StoreError
 
 if TYPE_CHECKING:
     import h5py
@@ -81,7 +80,7 @@ class OpenFile:
     def library(self) -> Hdf5File:
         """The file, open for the library; for who holds the lock."""
         if self._library is None:
-            self._library = Hdf5File(self.path, allow_external=self._allow_external, probed=True)
+            self._library = Hdf5File(self.path, allow_external=self._allow_external)
         return self._library
 
     def opened(self, name: str) -> h5py.Dataset:
@@ -207,14 +206,15 @@ class ColumnRows:
         places = survey.placements[:, number]
         self._offsets, self.row_bytes = places[:, 0].copy(), places[:, 1].copy()
         self.chunk_rows, self.chunk_bytes = places[:, 2].copy(), places[:, 3].copy()
-        self._readers: dict[int, RowReader | RaggedReader] = {}  # of parts that do not lie in one piece
-        self._last: tuple[int, RowReader | RaggedReader | None] = (-1, None)  # replaced as one, never changed
+        self._readers: dict[int, RowReader | HeapRows] = {}  # of parts that do not lie in one piece
+        self._last: tuple[int, RowReader | HeapRows | None] = (-1, None)  # replaced as one, never changed
+        self._last_chunk = LastChunk()
         self._heaps: Lru[NDArray[np.int64]] = Lru(_HEAP_BYTES, lambda places: places.nbytes)
 
     def file(self, part: int) -> OpenFile:
         return self._files.handle(int(self._part_file[part]))
 
-    def _reader(self, part: int, file: OpenFile) -> RowReader | RaggedReader:
+    def _reader(self, part: int, file: OpenFile) -> RowReader | HeapRows:
         """What reads the rows of a part: known from the survey where they lie in one piece, else asked for once."""
         held, reader = self._last
         if held == part and reader is not None:
@@ -222,8 +222,7 @@ class ColumnRows:
         offset = int(self._offsets[part])
         if offset >= 0:
             row_reader = ContiguousRows(offset, REFERENCE.itemsize if self.facts.ragged else int(self.row_bytes[part]))
-            known = self._heaps if self.facts.kind == "text" else None
-            reader = HeapRows(row_reader, known) if self.facts.ragged else row_reader
+            reader = HeapRows(row_reader, self._heaps) if self.facts.ragged else row_reader
         else:
             reader = self._readers.get(part)
             if reader is None:
@@ -232,17 +231,16 @@ class ColumnRows:
         self._last = (part, reader)
         return reader
 
-    def _opened_reader(self, part: int, file: OpenFile) -> RowReader | RaggedReader:
-        is_text = self.facts.kind == "text"
-        reader = Hdf5Array(file.library(), join(self._groups[part], self.facts.name), texts=is_text).reader
-        if is_text and isinstance(reader, HeapRows):
+    def _opened_reader(self, part: int, file: OpenFile) -> RowReader | HeapRows:
+        reader = Hdf5Array(file.library(), join(self._groups[part], self.facts.name)).reader
+        if isinstance(reader, HeapRows):
             reader.known = self._heaps
         self._readers[part] = reader
         return reader
 
     def _fixed(self, part: int, file: OpenFile) -> RowReader:
         reader = self._reader(part, file)
-        if isinstance(reader, RaggedReader):
+        if isinstance(reader, HeapRows):
             raise StoreCorrupt(f"{file.path}: {self.facts.name} was changed: its rows have different lengths now")
         return reader
 
@@ -252,10 +250,15 @@ class ColumnRows:
         tables = [each.index_bytes for each in list(self._readers.values())]
         return sum(tables) + 4 * int(self._offsets.nbytes) + self._heaps.total
 
-    def read(self, part: int, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
+    @property
+    def scratch_bytes(self) -> int:
+        """A chunk where rows are unpacked together."""
+        return int(self.chunk_bytes.max(initial=0))
+
+    def read(self, part: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """The rows [start, stop) of a part."""
         file = self.file(part)
-        self._fixed(part, file).read(file, start, stop, out, last)
+        self._fixed(part, file).read(file, start, stop, out, self._last_chunk)
 
     def gather(self, row_map: RowMap, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Rows of the store in any order and with repeats, in the byte order of this machine."""
@@ -264,7 +267,7 @@ class ColumnRows:
         done = 0
         for part, local in pieces:
             file = self.file(part)
-            self._fixed(part, file).gather(file, local, values[done : done + len(local)])
+            self._fixed(part, file).gather(file, local, values[done : done + len(local)], self._last_chunk)
             done += len(local)
         return as_native(values, self.facts.dtype)[places]
 
@@ -279,7 +282,7 @@ class ColumnRows:
                 continue
             file = self.file(part)
             fixed = np.empty(len(local), f"S{int(self.row_bytes[part])}")  # parts may be of different widths
-            self._fixed(part, file).gather(file, local, fixed)
+            self._fixed(part, file).gather(file, local, fixed, self._last_chunk)
             encoded += fixed.tolist()
         return [encoded[place].decode("utf-8", "replace") for place in places.tolist()]
 
@@ -289,18 +292,17 @@ class ColumnRows:
         reader = self._reader(part, file)
         if isinstance(reader, RowReader):
             raise StoreCorrupt(f"{file.path}: {self.facts.name} was changed: its rows have one length now")
+        kind = StoreCorrupt if self.facts.kind == "text" else ImageError  # an image is lost alone
         done = 0
         try:
             for value in reader.rows(file, local, longest_bytes):
                 yield value
                 done += 1
         except LimitExceeded as error:
-            most = "a text may have" if self.facts.kind == "text" else "an image of this column has"
-            unpacked = "" if self.facts.kind == "text" else " when it is not encoded"
-            raise StoreCorrupt(
-                f"{where}: row {local[done]:,} claims {error.size:,} bytes, {most} {longest_bytes:,}{unpacked}",
-                hint="the file is damaged",
-            ) from None
+            text = f"{where}: row {local[done]:,} claims {error.size:,} bytes, at most {longest_bytes:,} are possible"
+            raise kind(text, hint="the file is damaged") from None
+        except StoreCorrupt as error:
+            raise kind(error.message, hint=error.hint) from error
 
     def iter_rows(self, part: int, local: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
         """The bytes of rows of a part, each valid until the next."""
@@ -311,29 +313,32 @@ class ColumnRows:
 class Hdf5Images(ImageSource):
     """The images of one column: a row goes into the scratch of the thread that reads; pixels are a view of it."""
 
-    def __init__(self, column: ColumnRows, row_map: RowMap, where: str) -> None:
+    def __init__(self, column: ColumnRows, row_map: RowMap, where: str, pixel_order: str) -> None:
+        self.pixel_order = pixel_order
         self._column, self._map, self._where = column, row_map, where
         facts = column.facts
         self._is_encoded = facts.encoding != "raw"
         raw_bytes = int(np.prod(facts.shape)) * np.dtype(facts.dtype).itemsize
-        # A PNG of noise takes a little more than its pixels.
-        self._longest_bytes = max(raw_bytes + raw_bytes // 64 + facts.shape[0], _SMALLEST_LIMIT_BYTES)
+        self._longest_bytes = int(column.row_bytes.max(initial=0))
+        if facts.ragged:  # a PNG of noise takes a little more than its pixels
+            most_bytes = max(raw_bytes + raw_bytes // 64 + facts.shape[0], _SMALLEST_LIMIT_BYTES)
+            self._longest_bytes = min(self._longest_bytes, most_bytes)
         self._packs = bool((column.chunk_rows > 1).any())
         # Whether what is given is no view of the memory that was read into.
         self._is_copied = facts.kind == "depth" and not column.dtype.isnative
         self.scratch_bytes = self._needs()
 
     def _needs(self) -> int:
-        column = self._column
-        row_bytes = int(column.row_bytes.max(initial=0))
-        if column.facts.ragged:
-            return self._longest_bytes
-        if not self._packs and not (column.chunk_bytes > 0).any():
+        column, row_bytes = self._column, self._longest_bytes
+        if column.facts.ragged or (not self._packs and not column.scratch_bytes):
             return row_bytes
         # Packed bytes, unpacked ones, and those in their order again; then the rows that are picked.
-        chunk_bytes = int(column.chunk_bytes.max(initial=0))
         held = max(row_bytes, min(HELD_BYTES, row_bytes * int(column.chunk_rows.max(initial=1))))
-        return 3 * chunk_bytes + held
+        return 3 * column.scratch_bytes + held
+
+    @property
+    def largest_bytes(self) -> int:
+        return self._longest_bytes
 
     def keys(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return self._map.keys(np.asarray(rows, np.int64))

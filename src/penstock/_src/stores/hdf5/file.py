@@ -13,14 +13,13 @@ import contextlib
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock._src.formats.content import foreign_content
 from penstock._src.formats.registry import HDF5_MAGIC
 from penstock._src.recordings.split import natural_key
-from penstock._src.stores.hdf5.probe import Texts, probe_file
 from penstock._src.system.closing import Closing
 from penstock._src.system.files import ByteSource, ReadErrors, as_path, for_library, open_source
 from penstock.errors import ExternalRefused, MissingExtra, StoreCorrupt, StoreError
@@ -40,8 +39,8 @@ _FILTER_NAMES = {
 }  # fmt: skip
 _MOST_OPENED = 256  # data sets, and groups, that one file holds open
 _MOST_LINKS = 32  # soft links that may lead from one to the next
-_LARGEST_ATTRIBUTE_BYTES = 1 << 20
-_ALLOW = "if you trust the file, hdf5.allow_external=true reads it"
+_LARGEST_PLAIN_BYTES = 4 << 20  # of an attribute, or of a data set of one value
+_ALLOW = "if you trust the file, allow_external=True (of a conversion: hdf5.allow_external=true) reads it"
 
 
 def filter_name(code: int) -> str:
@@ -51,13 +50,10 @@ def filter_name(code: int) -> str:
 class Hdf5File(Closing):
     """An HDF5 file, read-only; a context manager. `allow_external` lets links and storage lead to other files.
 
-    A child looks at the file first, since a damaged one can crash the library (see `guard`). `texts` names the
-    attributes and data sets whose text will be asked for. `probed`: a child has looked already.
+    A damaged file can crash the library: a survey looks at it in a child before (see `guard`).
     """
 
-    def __init__(
-        self, path: Path | str, *, allow_external: bool = False, texts: Sequence[str] = (), probed: bool = False
-    ) -> None:
+    def __init__(self, path: Path | str, *, allow_external: bool = False) -> None:
         self.path = as_path(path)
         self.allow_external = allow_external
         self.followed: dict[str, None] = {}  # other files that were read, when allowed
@@ -68,11 +64,7 @@ class Hdf5File(Closing):
         self._groups: dict[str, Any] = {}
         self._names: dict[str, list[str]] = {}
         self._user_block: bool | None = None
-        self._texts = {} if probed else _probe(self.path, texts)
         self._open()
-
-    def __repr__(self) -> str:
-        return f"Hdf5File({str(self.path)!r}, {self.size_bytes:,} bytes)"
 
     def close(self) -> None:
         """Give the file back; what was read from it stays valid."""
@@ -153,27 +145,26 @@ class Hdf5File(Closing):
         return bool(h5py.h5f.get_name(dataset.id) == own) and not dataset.id.get_create_plist().get_external_count()
 
     def attribute(self, node: str, name: str) -> Any:
-        """An attribute as plain data: a number or numbers, or one of the texts asked for at the beginning; or None."""
+        """An attribute as plain data: numbers or texts; None where there is none, or another kind."""
         import h5py
 
-        text = self._texts.get((node, name))
-        if text is not None:
-            return text
-        node_found = self.find(node)
+        owner = self.find(node)
         with library_errors(self.path, f"attribute {name} of {node} cannot be read"):
-            if node_found is None or not h5py.h5a.exists(node_found, name.encode()):
+            if owner is None or not h5py.h5a.exists(owner, name.encode()):
                 return None
-            handle = h5py.h5a.open(node_found, name.encode())
-            numeric = (h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID, h5py.h5t.TypeEnumID)
-            if not isinstance(handle.get_type(), numeric) or handle.get_storage_size() > _LARGEST_ATTRIBUTE_BYTES:
+            handle = h5py.h5a.open(owner, name.encode())
+            if not isinstance(handle.get_type(), _plain_types()) or handle.get_storage_size() > _LARGEST_PLAIN_BYTES:
                 return None
-            owner = h5py.Dataset(node_found) if _kind(node_found) == "dataset" else h5py.Group(node_found)
-            value = owner.attrs[name]
-        return value.tolist() if hasattr(value, "tolist") else value
+            return _plain((h5py.Dataset if _kind(owner) == "dataset" else h5py.Group)(owner).attrs[name])
 
-    def text(self, name: str) -> Any:
-        """The text of a data set that is one string, where its name was asked for at the beginning; or None."""
-        return self._texts.get((name, None))
+    def single(self, name: str) -> Any:
+        """The value of a data set that is one number or one text, as plain data; None where it is not."""
+        if self.kind(name) != "dataset":
+            return None
+        with library_errors(self.path, f"{name} cannot be read"):
+            data = self.dataset(name)
+            is_plain = data.size == 1 and isinstance(data.id.get_type(), _plain_types())
+            return _plain(data[()]) if is_plain and data.nbytes <= _LARGEST_PLAIN_BYTES else None
 
     def filters(self, dataset: h5py.Dataset) -> tuple[int, ...]:
         """What chunks were packed with, by the filters' numbers in the order in which they were applied."""
@@ -349,10 +340,6 @@ class _FileErrors(ReadErrors):
 _ERRORS = _FileErrors(StoreError, StoreCorrupt)
 
 
-def _probe(path: Path, texts: Sequence[str]) -> Texts:
-    return probe_file(path, texts) if _head(path) else {}
-
-
 def _open_library(path: Path, size_bytes: int) -> h5py.File:
     import h5py
 
@@ -398,3 +385,16 @@ def _kind(node: Any) -> NodeKind | None:
     if isinstance(node, h5py.h5g.GroupID):
         return "group"
     return "dataset" if isinstance(node, h5py.h5d.DatasetID) else None
+
+
+def _plain_types() -> tuple[type, ...]:
+    import h5py
+
+    return h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID, h5py.h5t.TypeEnumID, h5py.h5t.TypeStringID
+
+
+def _plain(value: Any) -> Any:
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

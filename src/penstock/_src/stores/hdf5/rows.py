@@ -65,13 +65,10 @@ class LastChunk:
 class Reader:
     """What is known of every reader."""
 
-    is_by_library = False
     together = 1
     """Rows that are unpacked together."""
     unpacked_bytes = 0
     """What these take; 0 where rows lie by themselves."""
-    scratch_bytes = 0
-    """What a read holds besides the rows themselves."""
 
     @property
     def index_bytes(self) -> int:
@@ -87,7 +84,7 @@ class RowReader(Reader, ABC):
         """The rows [start, stop)."""
 
     @abstractmethod
-    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any], last: LastChunk) -> None:
         """Some rows, each once and rising."""
 
     @abstractmethod
@@ -115,11 +112,11 @@ class BandReader(RowReader):
             if high == (band + 1) * step:
                 last.held = None  # what was read to its end is not asked for again
 
-    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any], last: LastChunk) -> None:
         bands = rows // self.together
         for begin, end in runs_between(bands[1:] != bands[:-1]):
             band = int(bands[begin])
-            self.pick(file, band, rows[begin:end] - band * self.together, out[begin:end], LastChunk())
+            self.pick(file, band, rows[begin:end] - band * self.together, out[begin:end], last)
 
     def iter_rows(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
         most = max(1, HELD_BYTES // max(self._row_bytes, 1))
@@ -144,7 +141,7 @@ class ContiguousRows(RowReader):
     def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
         file.source.read_into(as_bytes(out).data, self._offset + start * self._row_bytes)
 
-    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any], last: LastChunk) -> None:
         gather_bytes(file.source, self._offset + rows * self._row_bytes, self._row_bytes, out)
 
     def iter_rows(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
@@ -155,14 +152,11 @@ class ContiguousRows(RowReader):
 class LibraryRows(BandReader):
     """What the library alone can read: under its lock, the rows of one chunk in one call."""
 
-    is_by_library = True
-
     def __init__(self, name: str, dtype: np.dtype[Any], shape: Sequence[int], chunks: Sequence[int] | None) -> None:
         super().__init__(dtype, shape)
         self._name = name
         if chunks is not None:
             self.together, self.unpacked_bytes = chunks[0], math.prod(chunks) * dtype.itemsize
-            self.scratch_bytes = 2 * self.unpacked_bytes
 
     def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
         import h5py
@@ -185,44 +179,35 @@ class LibraryRows(BandReader):
         out[...] = values[inside - first]
 
 
-class RaggedReader(Reader, ABC):
-    """Rows of bytes that each have their own length."""
-
-    @abstractmethod
-    def rows(self, file: RowFile, rows: Iterable[int], longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
-        """Rows in any order; one that is longer than `longest_bytes` raises LimitExceeded."""
-
-    @abstractmethod
-    def lengths(self, file: RowFile, start: int, stop: int) -> NDArray[np.int64]:
-        """How long rows are."""
-
-
-class HeapRows(RaggedReader):
-    """A reference for each row, and its bytes in the global heap of the file.
+class HeapRows(Reader):
+    """Rows of their own lengths: a reference for each, and its bytes in the global heap of the file.
 
     HDF5 2.0 never comes back from a heap with a run of zeros in it, as a crash of the machine leaves them; this does.
-    `known` remembers where the objects of many collections lie, 16 bytes each: for texts, of which one collection
-    holds thousands. Without it, the last collection alone is remembered.
+    `known` remembers where the objects of many collections lie, 16 bytes each.
     """
 
     def __init__(self, references: RowReader, known: Lru[NDArray[np.int64]] | None = None) -> None:
-        self._references, self.known = references, known
-        self._last: tuple[int, NDArray[np.int64]] = (-1, np.empty((0, 2), np.int64))  # replaced as one, never changed
-        self.together, self.scratch_bytes = references.together, references.scratch_bytes
+        self._references = references
+        self.known: Lru[NDArray[np.int64]] = Lru(1) if known is None else known
+        self.together = references.together
 
     @property
     def index_bytes(self) -> int:
         return self._references.index_bytes
 
     def rows(self, file: RowFile, rows: Iterable[int], longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
+        """Rows in any order; one that is longer than `longest_bytes` raises LimitExceeded."""
         reference, last = np.empty(1, REFERENCE), LastChunk()
         for row in rows:
             self._references.read(file, row, row + 1, reference, last)
             length, address, index = reference[0].item()
-            check_length(row, length, longest_bytes)
+            if length > longest_bytes:
+                text = f"row {row:,}: {length:,} bytes, {longest_bytes:,} were planned for"
+                raise LimitExceeded(text, size=length, limit=longest_bytes)
             yield self._object(file, address, index, length)
 
     def lengths(self, file: RowFile, start: int, stop: int) -> NDArray[np.int64]:
+        """How long rows are."""
         references = np.empty(stop - start, REFERENCE)
         if stop > start:
             self._references.read(file, start, stop, references, LastChunk())
@@ -243,41 +228,9 @@ class HeapRows(RaggedReader):
 
     def _place(self, file: RowFile, address: int, index: int) -> tuple[int, int]:
         """Offset and size of an object; 0 where there is none."""
-        if self.known is not None:
-            places = self.known.get((str(file.path), address), lambda: _list_objects(file, address))
-        else:
-            listed, places = self._last
-            if listed != address:
-                places = _list_objects(file, address)
-                self._last = (address, places)
+        places = self.known.get((str(file.path), address), lambda: _list_objects(file, address))
         offset, size = places[index].tolist() if index < len(places) else (0, 0)
         return offset, size
-
-
-class RaggedLibraryRows(RaggedReader):
-    """Rows of their own lengths in a layout that the library alone knows: one call for each."""
-
-    is_by_library = True
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def rows(self, file: RowFile, rows: Iterable[int], longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
-        for row in rows:
-            with library_errors(file.path, f"{self._name}: row {row:,} cannot be read"):
-                value = file.opened(self._name)[row]
-            value_bytes = np.frombuffer(value if isinstance(value, bytes) else np.ascontiguousarray(value), np.uint8)
-            check_length(row, value_bytes.nbytes, longest_bytes)
-            yield value_bytes
-
-    def lengths(self, file: RowFile, start: int, stop: int) -> NDArray[np.int64]:
-        return np.array([len(row) for row in self.rows(file, range(start, stop), file.size_bytes)], np.int64)
-
-
-def check_length(row: int, length: int, longest_bytes: int) -> None:
-    if length > longest_bytes:
-        text = f"row {row:,}: {length:,} bytes, {longest_bytes:,} were planned for"
-        raise LimitExceeded(text, size=length, limit=longest_bytes)
 
 
 def as_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:

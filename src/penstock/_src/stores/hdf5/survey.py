@@ -6,14 +6,13 @@ read without ever opening the file through the library.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +24,27 @@ from penstock._src.stores.hdf5.columns import (
     FirstFile,
     Hdf5Options,
     StoredColumn,
+    doubts,
     find_columns,
     first_file_from,
     place_column,
 )
+from penstock._src.stores.hdf5.facts import FileFacts, episode_task, file_facts
 from penstock._src.stores.hdf5.file import Hdf5File
 from penstock._src.stores.hdf5.guard import Line, run_guarded
 from penstock._src.stores.hdf5.layout import (
-    RATE_NAMES,
     Hdf5Layout,
     data_sets,
     demonstrations,
+    episode_success,
     join,
+    list_members,
+    lost_demonstrations,
     masked_groups,
     recognise,
     row_count,
     without_actions_note,
 )
-from penstock._src.stores.hdf5.probe import quietly, text_attribute
 from penstock._src.stores.roles import BOOKKEEPING, ENDS
 from penstock._src.system.files import as_path
 from penstock.errors import ExternalRefused, StoreCorrupt, StoreError, os_errors
@@ -51,7 +53,6 @@ _DEEPEST = 8
 _MOST_GROUPS = 4096
 _FEW_FILES = 128  # one child surveys so many before a second one is worth its start
 _MOST_CHILDREN = 4
-_ALLOW = "if you trust the file, penstock.open(…, allow_external=True) reads it"
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,15 @@ class Hdf5Survey:
 
     kind: str
     why: str
-    fps: float | None
+    facts: FileFacts
     notes: tuple[str, ...]
     masks: tuple[str, ...]
+    left_out: dict[str, str]
+    """Data sets that are no columns, and why."""
+    lost: dict[str, int]
+    """Demonstrations that cannot be read → rows of each."""
+    followed: tuple[str, ...]
+    """Other files that are read."""
     columns: tuple[StoredColumn, ...]
     ways: tuple[Any, ...]
     """By column: how often which (way, why) was met."""
@@ -72,8 +79,10 @@ class Hdf5Survey:
     part_file: Any
     part_group: tuple[str, ...]
     part_rows: Any
+    part_task: tuple[str | None, ...]
+    part_success: tuple[bool | None, ...]
     placements: Any
-    """int64 (parts, columns, 5): offset, row bytes, chunk rows, chunk bytes, stored bytes."""
+    """int64 (parts, columns, 5): offset, row bytes (the longest), chunk rows, chunk bytes, stored bytes."""
 
     def packed(self) -> Line:
         """For another process: what `unpacked` takes."""
@@ -92,16 +101,12 @@ def survey_files(paths: Sequence[Path], options: Hdf5Options, *, check: bool = T
     """Survey files in children, so that none can hurt this process; `check=False` trusts them, and does it here."""
     stamps = [_stamp(path) for path in paths]
     numbered = list(enumerate(paths))
-    try:
-        if not check:
-            lines = [line for line in _survey(numbered, Surveyor(options)) if "at" not in line]
-        elif len(paths) <= _FEW_FILES:
-            lines = _in_child(numbered, options, None)
-        else:
-            lines = _in_children(numbered, options)
-    except ExternalRefused as error:
-        error.hint = _ALLOW
-        raise
+    if not check:
+        lines = [line for line in _survey(numbered, Surveyor(options)) if "at" not in line]
+    elif len(paths) <= _FEW_FILES:
+        lines = _in_child(numbered, options, None)
+    else:
+        lines = _in_children(numbered, options)
     return _assembled(paths, stamps, lines)
 
 
@@ -144,7 +149,7 @@ def survey_in_child(arguments: Any) -> Iterator[Line]:
 def _survey(files: Sequence[tuple[int, Path | str]], surveyor: Surveyor) -> Iterator[Line]:
     for number, path in files:
         yield {"at": number}
-        with Hdf5File(path, allow_external=surveyor.options.allow_external, probed=True) as file:
+        with Hdf5File(path, allow_external=surveyor.options.allow_external) as file:
             for line in surveyor.survey(file):
                 yield {"file": number, **line}
 
@@ -161,19 +166,28 @@ class Surveyor:
         layout = _layout(file, options, like)
         groups = masked_groups(file, layout, options.mask) if options.mask is not None else list(layout.groups)
         wanted = _wanted(file, layout, groups, options)
-        line: Line = {"kind": layout.kind, "why": layout.why, "masks": layout.masks}
-        line["lost"] = without_actions_note(layout)
+        facts = file_facts(file, layout)
+        line: Line = {"kind": layout.kind, "why": layout.why, "masks": layout.masks, "facts": asdict(facts)}
+        line["beside"] = without_actions_note(layout)
+        line["lost"] = {} if options.mask else lost_demonstrations(file, layout)
         if like is None:
-            first = next((group for group in layout.groups if row_count(file, group)), layout.groups[0])
-            columns, notes = find_columns(file, layout, first, options)
+            first = next((group for group in groups if row_count(file, group)), layout.group)
+            if first != layout.group:  # the first of a mask need not be the first of the file
+                members, singles = list_members(file, first)
+                layout = replace(layout, group=first, members=members, singles=singles)
+            columns, left_out = find_columns(file, layout, options)
             like = FirstFile(str(file.path), layout.kind, tuple(columns), first, _tree(file, first))
-            line |= {"like": like.as_plain(), "notes": notes, "fps": _rate(file, layout)}
+            line |= {"like": like.as_plain(), "notes": doubts(columns), "left_out": left_out}
         yield line
         for group in groups:
             rows = row_count(file, group) if group in wanted else 0
             if rows:
                 self._like = like
-            yield self._part(file, group, rows, like)
+            part = self._part(file, group, rows, like)
+            if like.kind != "replay":  # flat steps have no place for what is known of an episode
+                part |= {"task": episode_task(file, group) or facts.task, "success": episode_success(file, group)}
+            yield part
+        yield {"followed": list(file.followed)}
 
     def _part(self, file: Hdf5File, group: str, rows: int, like: FirstFile) -> Line:
         """A group: its rows, where those of each column lie, and what it has besides the columns of the first one."""
@@ -220,17 +234,17 @@ def _wanted(file: Hdf5File, layout: Hdf5Layout, groups: list[str], options: Hdf5
 def _layout(file: Hdf5File, options: Hdf5Options, like: FirstFile | None) -> Hdf5Layout:
     """Of files that look like the first, only the groups are looked up."""
     if like is None:
-        return recognise(file, options.channels)
+        return recognise(file)
     demos, without = demonstrations(file)
     masks = tuple(file.names("mask"))
-    layout = Hdf5Layout("robomimic", "", demos, (), masks, without_actions=without) if demos else None
+    layout = Hdf5Layout("robomimic", "", demos, masks=masks, without_actions=without) if demos else None
     if (
         layout is None
         and like.kind != "robomimic"
         and all(file.names(group or "/") == names for group, names in like.tree.items())
     ):
-        layout = Hdf5Layout(like.kind, "", ("",), ())  # type: ignore[arg-type]  # checked where it was made
-    layout = layout or recognise(file, options.channels)
+        layout = Hdf5Layout(like.kind, "", ("",))  # type: ignore[arg-type]  # checked where it was made
+    layout = layout or recognise(file)
     if layout.kind != like.kind:
         raise StoreError(
             f"{file.path} is laid out as {layout.kind}, {like.path} as {like.kind}",
@@ -251,22 +265,6 @@ def _tree(file: Hdf5File, group: str) -> dict[str, list[str]]:
     return tree
 
 
-def _rate(file: Hdf5File, layout: Hdf5Layout) -> float | None:
-    """Rows a second, where an attribute says so; robomimic's lies in the arguments of its environment."""
-    for node in ("/", "data") if layout.kind == "robomimic" else ("/", "observations"):
-        for name in RATE_NAMES:
-            value = file.attribute(node, name)
-            if isinstance(value, (int, float)) and 0 < value < 100_000:
-                return float(value)
-    if layout.kind != "robomimic":
-        return None
-    try:
-        value = json.loads(quietly(text_attribute, file.find("data"), "env_args"))["env_kwargs"]["control_freq"]
-    except (TypeError, ValueError, KeyError, RecursionError):
-        return None
-    return float(value) if isinstance(value, (int, float)) and 0 < value < 100_000 else None
-
-
 def _stamp(path: Path) -> tuple[int, int]:
     with os_errors(StoreError, f"{path} cannot be read"):
         stat = path.stat()
@@ -282,20 +280,39 @@ def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list
     like = first_file_from(model["like"])
     parts = [line for line in lines if "group" in line]
     notes = [*model["notes"], *_extra_notes(paths, parts, like)]
-    for head in heads:  # groups that are no episodes
-        notes += [note if len(paths) == 1 else f"{paths[head['file']].name}: {note}" for note in head["lost"]]
+    lost: dict[str, int] = {}
+    for head in heads:
+        name = paths[head["file"]].name
+        # Groups that are no episodes.
+        notes += [note if len(paths) == 1 else f"{name}: {note}" for note in head["beside"]]
+        lost |= {group if len(paths) == 1 else f"{group} of {name}": rows for group, rows in head["lost"].items()}
     ways: list[Counter[tuple[str, str]]] = [Counter() for _ in like.columns]
     placements = np.full((len(parts), len(like.columns), 5), -1, np.int64)
     for number, part in enumerate(parts):
         for column, (*numbers, way, why) in enumerate(part["placements"]):
             placements[number, column] = numbers
             ways[column][way, why] += 1
+    tasks = (part.get("task") for part in parts)
     return Hdf5Survey(
-        model["kind"], model["why"], model["fps"], tuple(notes), tuple(model["masks"]), like.columns, tuple(ways),
-        tuple(paths), np.array(stamps, np.int64).reshape(-1, 2),
-        np.array([part["file"] for part in parts], np.int32), tuple(sys.intern(part["group"]) for part in parts),
-        np.array([part["rows"] for part in parts], np.int64), placements,
-    )  # fmt: skip
+        kind=model["kind"],
+        why=model["why"],
+        facts=FileFacts(**model["facts"]),
+        notes=tuple(notes),
+        masks=tuple(model["masks"]),
+        left_out=model["left_out"],
+        lost=lost,
+        followed=tuple(dict.fromkeys(path for line in lines for path in line.get("followed", ()))),
+        columns=like.columns,
+        ways=tuple(ways),
+        paths=tuple(paths),
+        stamps=np.array(stamps, np.int64).reshape(-1, 2),
+        part_file=np.array([part["file"] for part in parts], np.int32),
+        part_group=tuple(sys.intern(part["group"]) for part in parts),
+        part_rows=np.array([part["rows"] for part in parts], np.int64),
+        part_task=tuple(None if task is None else sys.intern(task) for task in tasks),
+        part_success=tuple(part.get("success") for part in parts),
+        placements=placements,
+    )
 
 
 def _extra_notes(paths: Sequence[Path], parts: Sequence[Line], like: FirstFile) -> list[str]:
@@ -304,15 +321,16 @@ def _extra_notes(paths: Sequence[Path], parts: Sequence[Line], like: FirstFile) 
     for part in parts:
         for name in part.get("besides", ()):
             having.setdefault(name, []).append(part)
-    lacking = _place(paths, as_path(like.path), like.group)
-    return [
-        f"{name} is left out: {lacking} has none, {_place(paths, paths[having_it[0]['file']], having_it[0]['group'])} "
-        + (f"and {len(having_it) - 1:,} more have" if len(having_it) > 1 else "has")
-        for name, having_it in having.items()
-    ]
+    lacking = place_of(paths, as_path(like.path), like.group)
+    notes = []
+    for name, (first, *more) in having.items():
+        having_it = place_of(paths, paths[first["file"]], first["group"])
+        has = f"{having_it} and {len(more):,} more have" if more else f"{having_it} has"
+        notes.append(f"{name} is left out: {lacking} has none, {has}")
+    return notes
 
 
-def _place(paths: Sequence[Path], path: Path, group: str) -> str:
+def place_of(paths: Sequence[Path], path: Path, group: str) -> str:
     """An episode in words, as short as is distinct."""
     if not group:
         return path.name

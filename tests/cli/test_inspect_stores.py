@@ -105,7 +105,6 @@ def test_an_hdf5_file(
     assert columns(found)[camera]["shape"] == [files.HEIGHT, files.WIDTH, 3]
     assert columns(found)[camera]["encoding"] == encoding
     assert columns(found)[camera]["why"]
-    assert found["datasets"]  # what lies in the file is told as well
 
 
 def test_names_from_files_are_shown_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -135,7 +135,7 @@ class LeRobotStore(Store):
         files = EpisodeFileTable(self.data, (), with_rows=True)
         if not files.whole[self._part.numbers].all():
             return None
-        return RowTable(self.data, row_spans(self.data, self._part.numbers, files.of(None), self._part.is_whole))
+        return RowTable(self.data, row_spans(self.data, self._part.numbers, files.of(None)))
 
     def place_in_table(self, position: int) -> int:
         """Where the episode stands in the episodes table."""

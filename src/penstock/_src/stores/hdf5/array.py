@@ -87,14 +87,15 @@ class Hdf5Array:
             for number in range(start, stop):
                 yield self.rows(number, number + 1).tobytes()
 
-    def longest_bytes(self) -> int:
-        """The longest row with a length of its own, but for those that no image has."""
-        longest = 1
+    def lengths(self) -> tuple[int, int]:
+        """Of rows with lengths of their own: the longest and all together, without those that no image has."""
+        longest, total = 1, 0
         if isinstance(self.reader, HeapRows):
             for start in range(0, self.count, _SCANNED_ROWS):
                 lengths = self.reader.lengths(self.file, start, min(start + _SCANNED_ROWS, self.count))
-                longest = max(longest, int(lengths[lengths <= LARGEST_IMAGE_BYTES].max(initial=0)))
-        return longest
+                lengths = lengths[lengths <= LARGEST_IMAGE_BYTES]
+                longest, total = max(longest, int(lengths.max(initial=0))), total + int(lengths.sum())
+        return longest, total
 
     @property
     def _where(self) -> str:

@@ -1,4 +1,4 @@
-"""One column of an HDF5 store over all its files: runs of rows, any rows in any order, texts and images.
+"""One column of an HDF5 store over all its files: runs of rows, any rows in any order, images.
 
 A bounded number of files is open at a time, for any thread and across forks. Bytes are read by position. The library
 opens a file only to list chunks, or for columns that it alone can read.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from penstock._src.profile.record.spans import span
 from penstock._src.stores.caches import FILE_CACHE, Lru
 from penstock._src.stores.hdf5.array import Hdf5Array
-from penstock._src.stores.hdf5.columns import LONGEST_TEXT_BYTES
 from penstock._src.stores.hdf5.file import Hdf5File, library_lock
 from penstock._src.stores.hdf5.layout import join
 from penstock._src.stores.hdf5.rows import (
@@ -32,65 +31,12 @@ from penstock._src.stores.hdf5.rows import (
 from penstock._src.stores.hdf5.survey import Hdf5Survey
 from penstock._src.stores.scattered import runs_between
 from penstock._src.stores.store import ImageArray, ImageSource, Scratch, row_numbers
-from penstock._src.system.files import ReadErrors, open_source
 from penstock.errors import ImageError, LimitExceeded, StoreCorrupt, StoreError
 
-if TYPE_CHECKING:
-    import h5py
-
 _MOST_OPEN = 128
-_HEAP_BYTES = 32 << 20  # places of texts of their own lengths: two million
 _LOCAL_BITS = 40  # rows of one part
 _LOCAL_MASK = (1 << _LOCAL_BITS) - 1
-_FEW_ROWS = 12  # found one by one faster than by numpy
 _SMALLEST_LIMIT_BYTES = 1 << 20
-
-
-class _HandleErrors(ReadErrors):
-    def cannot_open(self, path: Path, error: OSError) -> Exception:
-        return StoreError(
-            f"{path} cannot be read any more: {error.strerror or error}",
-            hint="it was there when the store was opened; open the store again",
-        )
-
-
-_ERRORS = _HandleErrors(StoreError, StoreCorrupt)
-
-
-class OpenFile:
-    """One open file; closed with its last reader."""
-
-    def __init__(self, path: Path, stamp: tuple[int, int], allow_external: bool) -> None:
-        self.path = path
-        self.size_bytes = stamp[0]
-        self._stamp = stamp
-        self._allow_external = allow_external
-        self._library: Hdf5File | None = None
-        self.source = open_source(path, _ERRORS)
-
-    def check(self) -> None:
-        """The file is what it was when the store was opened."""
-        now = self.source.identity()
-        if now[:2] != self._stamp:
-            grown = f": {now.size_bytes:,} bytes, it had {self._stamp[0]:,}" if now[0] != self._stamp[0] else ""
-            raise StoreCorrupt(
-                f"{self.path} was changed since the store was opened{grown}", hint="open the store again"
-            )
-
-    def library(self) -> Hdf5File:
-        """The file, open for the library; for who holds the lock."""
-        if self._library is None:
-            self._library = Hdf5File(self.path, allow_external=self._allow_external)
-        return self._library
-
-    def opened(self, name: str) -> h5py.Dataset:
-        """A data set, through the library."""
-        with library_lock():
-            return self.library().opened(name)
-
-    def __del__(self) -> None:
-        if self._library is not None:
-            self._library.close()
 
 
 class OpenFiles:
@@ -100,13 +46,13 @@ class OpenFiles:
         self.paths, self.stamps = tuple(paths), stamps
         self._allow_external = allow_external
         self._closed = False
-        self._open: Lru[OpenFile] = Lru(most_open())
+        self._open: Lru[Hdf5File] = Lru(most_open())
 
     @property
     def n_open(self) -> int:
         return len(self._open)
 
-    def handle(self, number: int) -> OpenFile:
+    def handle(self, number: int) -> Hdf5File:
         """The file, open and unchanged. Who holds the handle may read from its source."""
         if self._closed:
             raise StoreError(f"{self.paths[number]}: the store is closed already")
@@ -114,10 +60,10 @@ class OpenFiles:
         file.check()
         return file
 
-    def _opened(self, number: int) -> OpenFile:
+    def _opened(self, number: int) -> Hdf5File:
         size, time_ns = (int(value) for value in self.stamps[number])
         with span(FILE_CACHE):
-            return OpenFile(self.paths[number], (size, time_ns), self._allow_external)
+            return Hdf5File(self.paths[number], allow_external=self._allow_external, stamp=(size, time_ns))
 
     def close(self) -> None:
         self._closed = True
@@ -156,8 +102,6 @@ class RowMap:
 
     def locate(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The part of each row, and its number there."""
-        if len(self.starts) == 1:
-            return np.broadcast_to(self.parts, rows.shape), rows + self.shifts[0]
         runs = np.searchsorted(self.starts, rows, side="right") - 1
         return self.parts[runs], rows + self.shifts[runs]
 
@@ -170,18 +114,8 @@ class RowMap:
         """Rows in their order, those that follow one another in one part together."""
         if not len(rows):
             return
-        if len(self.starts) == 1:
-            shift = int(self.shifts[0])
-            plain = rows.tolist() if isinstance(rows, np.ndarray) else rows
-            yield int(self.parts[0]), [row + shift for row in plain]
-            return
-        if len(rows) <= _FEW_ROWS:
-            runs = [bisect_right(self.starts, row) - 1 for row in rows]
-            parts = [int(self.parts[run]) for run in runs]
-            local = [int(row) + int(self.shifts[run]) for row, run in zip(rows, runs, strict=True)]
-        else:
-            part_numbers, numbers = self.locate(np.asarray(rows, np.int64))
-            parts, local = part_numbers.tolist(), numbers.tolist()
+        part_numbers, numbers = self.locate(np.asarray(rows, np.int64))
+        parts, local = part_numbers.tolist(), numbers.tolist()
         begin = 0
         for end in range(1, len(parts) + 1):
             if end == len(parts) or parts[end] != parts[begin]:
@@ -209,12 +143,11 @@ class ColumnRows:
         self._readers: dict[int, RowReader | HeapRows] = {}  # of parts that do not lie in one piece
         self._last: tuple[int, RowReader | HeapRows | None] = (-1, None)  # replaced as one, never changed
         self._last_chunk = LastChunk()
-        self._heaps: Lru[NDArray[np.int64]] = Lru(_HEAP_BYTES, lambda places: places.nbytes)
 
-    def file(self, part: int) -> OpenFile:
+    def file(self, part: int) -> Hdf5File:
         return self._files.handle(int(self._part_file[part]))
 
-    def _reader(self, part: int, file: OpenFile) -> RowReader | HeapRows:
+    def _reader(self, part: int, file: Hdf5File) -> RowReader | HeapRows:
         """What reads the rows of a part: known from the survey where they lie in one piece, else asked for once."""
         held, reader = self._last
         if held == part and reader is not None:
@@ -222,7 +155,7 @@ class ColumnRows:
         offset = int(self._offsets[part])
         if offset >= 0:
             row_reader = ContiguousRows(offset, REFERENCE.itemsize if self.facts.ragged else int(self.row_bytes[part]))
-            reader = HeapRows(row_reader, self._heaps) if self.facts.ragged else row_reader
+            reader = HeapRows(row_reader) if self.facts.ragged else row_reader
         else:
             reader = self._readers.get(part)
             if reader is None:
@@ -231,14 +164,12 @@ class ColumnRows:
         self._last = (part, reader)
         return reader
 
-    def _opened_reader(self, part: int, file: OpenFile) -> RowReader | HeapRows:
-        reader = Hdf5Array(file.library(), join(self._groups[part], self.facts.name)).reader
-        if isinstance(reader, HeapRows):
-            reader.known = self._heaps
+    def _opened_reader(self, part: int, file: Hdf5File) -> RowReader | HeapRows:
+        reader = Hdf5Array(file, join(self._groups[part], self.facts.name)).reader
         self._readers[part] = reader
         return reader
 
-    def _fixed(self, part: int, file: OpenFile) -> RowReader:
+    def _fixed(self, part: int, file: Hdf5File) -> RowReader:
         reader = self._reader(part, file)
         if isinstance(reader, HeapRows):
             raise StoreCorrupt(f"{file.path}: {self.facts.name} was changed: its rows have different lengths now")
@@ -248,7 +179,7 @@ class ColumnRows:
     def index_bytes(self) -> int:
         """What is remembered of places, by now."""
         tables = [each.index_bytes for each in list(self._readers.values())]
-        return sum(tables) + 4 * int(self._offsets.nbytes) + self._heaps.total
+        return sum(tables) + 4 * int(self._offsets.nbytes)
 
     @property
     def scratch_bytes(self) -> int:
@@ -271,28 +202,12 @@ class ColumnRows:
             done += len(local)
         return as_native(values, self.facts.dtype)[places]
 
-    def texts(self, row_map: RowMap, rows: NDArray[np.int64], where: str) -> list[str]:
-        """Rows of a text column in any order and with repeats."""
-        pieces, places = row_map.by_place(rows)
-        encoded: list[bytes] = []
-        for part, local in pieces:
-            if self.facts.ragged:
-                texts = self.ragged(part, local.tolist(), LONGEST_TEXT_BYTES, where)
-                encoded += [each.tobytes() for each in texts]
-                continue
-            file = self.file(part)
-            fixed = np.empty(len(local), f"S{int(self.row_bytes[part])}")  # parts may be of different widths
-            self._fixed(part, file).gather(file, local, fixed, self._last_chunk)
-            encoded += fixed.tolist()
-        return [encoded[place].decode("utf-8", "replace") for place in places.tolist()]
-
     def ragged(self, part: int, local: Sequence[int], longest_bytes: int, where: str) -> Iterator[NDArray[np.uint8]]:
-        """Rows of a part that have their own lengths."""
+        """Images of a part that have their own lengths; one that cannot be used is lost alone."""
         file = self.file(part)
         reader = self._reader(part, file)
         if isinstance(reader, RowReader):
             raise StoreCorrupt(f"{file.path}: {self.facts.name} was changed: its rows have one length now")
-        kind = StoreCorrupt if self.facts.kind == "text" else ImageError  # an image is lost alone
         done = 0
         try:
             for value in reader.rows(file, local, longest_bytes):
@@ -300,9 +215,9 @@ class ColumnRows:
                 done += 1
         except LimitExceeded as error:
             text = f"{where}: row {local[done]:,} claims {error.size:,} bytes, at most {longest_bytes:,} are possible"
-            raise kind(text, hint="the file is damaged") from None
+            raise ImageError(text, hint="the file is damaged") from None
         except StoreCorrupt as error:
-            raise kind(error.message, hint=error.hint) from error
+            raise ImageError(error.message, hint=error.hint) from error
 
     def iter_rows(self, part: int, local: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
         """The bytes of rows of a part, each valid until the next."""

@@ -20,7 +20,6 @@ from penstock._src.stores.roles import BOOKKEEPING, CENTRAL_ROLES, ENDS, SUCCESS
 from penstock._src.system.units import name_hint
 from penstock.errors import ImageError, LimitExceeded, StoreCorrupt, StoreError
 
-LONGEST_TEXT_BYTES = 1 << 20  # of one row
 LEAVE_OUT = "episodes=[…] opens the others, columns=[…] (features: of a conversion) does without the column"
 ENDS_DIFFER = "files that mark the ends of episodes in different columns are not one store: open them one by one"
 
@@ -29,7 +28,7 @@ _SMALLEST_SIDE_PX = 16
 _CHANNEL_COUNTS = (1, 3, 4)
 _IMAGE_WORDS = {"image", "images", "rgb", "camera", "cam"}
 _MOST_STACKED = 12  # channels: four colour images
-_FIRST_ROWS = 16  # looked at for whether strings are text, and for one whose image is whole
+_FIRST_ROWS = 16  # looked at for one whose image is whole
 _DOUBT = "{} looks like images, taken as numbers: {} {}; uint8 (H, W, 1|3|4) is an image"
 _WORDS = re.compile("[/_.]")
 
@@ -117,9 +116,12 @@ def place_column(file: Hdf5File, group: str, facts: StoredColumn, rows: int, lik
     reader = array.reader
     if array.way == "library" or (array.chunks is not None and not array.is_ragged):
         probe_data_set(file.opened(name), with_rows=array.way == "library")
-    row_bytes = array.longest_bytes() if array.is_ragged and facts.kind != "text" else array.row_bytes
+    row_bytes, stored_bytes = array.row_bytes, array.stored_bytes
+    if array.is_ragged:
+        row_bytes, images_bytes = array.lengths()
+        stored_bytes += images_bytes
     return Placement(
-        array.offset, row_bytes, reader.together, reader.unpacked_bytes, array.stored_bytes, array.way, array.why
+        array.offset, row_bytes, reader.together, reader.unpacked_bytes, stored_bytes, array.way, array.why
     )
 
 
@@ -137,8 +139,6 @@ def _check_fit(file: Hdf5File, array: Hdf5Array, facts: StoredColumn, like: Firs
             shape, wanted = (facts.encoding, size[:2]), (facts.encoding, facts.shape[:2])
         elif array.is_ragged == facts.ragged and array.dtype.kind == np.dtype(facts.stored_dtype).kind:
             shape = wanted  # the padding may differ: it is no part of the image
-    if facts.kind == "text" and array.is_ragged == facts.ragged and array.dtype.kind in "SO" and not array.row_shape:
-        shape = wanted  # the longest may be longer here
     if shape != wanted:
         here, there = (f"{dtype} {'×'.join(map(str, sizes)) or 'alone'}" for dtype, sizes in (shape, wanted))
         raise StoreError(f"{file.path}: a row of {array.name} is {here}, in {like.path} it is {there}", hint=LEAVE_OUT)
@@ -198,8 +198,6 @@ def _is_numbers(facts: StoredColumn | str) -> bool:
 
 def describe_rows(array: Hdf5Array, name: str, channels: ChannelOrder = "auto") -> StoredColumn | str:
     """A column, or why it cannot be one."""
-    import h5py
-
     stored, dtype = array.row_shape, array.dtype
     native = dtype.newbyteorder("=").name
 
@@ -218,9 +216,6 @@ def describe_rows(array: Hdf5Array, name: str, channels: ChannelOrder = "auto") 
         height, width, is_depth = size
         shape = (height, width, 1 if is_depth else 3)
         return column("depth" if is_depth else "image", shape, "uint16" if is_depth else "uint8", encoding)
-    if h5py.check_string_dtype(dtype) is not None:
-        problem = _no_text(array)
-        return problem or StoredColumn(name, "text", (), "str", "text", (), dtype.str, False, array.is_ragged)
     if is_string:
         return "neither JPEG nor PNG"
     if dtype.kind not in "biuf":
@@ -250,18 +245,6 @@ def _channel_order(stored: tuple[int, ...], order: ChannelOrder) -> Literal["fir
     if (order == "last" and last) or (order == "first" and first):
         return "last" if order == "last" else "first"
     return "both" if last and first else "last" if last else "first" if first else "none"
-
-
-def _no_text(array: Hdf5Array) -> str | None:
-    """Why strings are no text; None where the first of them are."""
-    if array.row_shape:
-        return f"text, {_by(array.row_shape)} of them a row; one is read"
-    try:
-        for each in array.encoded(0, min(array.count, _FIRST_ROWS), LONGEST_TEXT_BYTES):
-            each.decode("utf-8")
-    except (UnicodeDecodeError, LimitExceeded, StoreCorrupt) as error:
-        return f"strings that are neither JPEG, PNG nor UTF-8 text ({error})"
-    return None
 
 
 def _encoded_as(array: Hdf5Array) -> Literal["jpeg", "png"] | None:

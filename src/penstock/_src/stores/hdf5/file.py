@@ -21,7 +21,7 @@ from penstock._src.formats.content import foreign_content
 from penstock._src.formats.registry import HDF5_MAGIC
 from penstock._src.recordings.split import natural_key
 from penstock._src.system.closing import Closing
-from penstock._src.system.files import ByteSource, ReadErrors, as_path, for_library, open_source
+from penstock._src.system.files import ReadErrors, as_path, for_library, open_source
 from penstock.errors import ExternalRefused, MissingExtra, StoreCorrupt, StoreError
 
 if TYPE_CHECKING:
@@ -50,21 +50,25 @@ def filter_name(code: int) -> str:
 class Hdf5File(Closing):
     """An HDF5 file, read-only; a context manager. `allow_external` lets links and storage lead to other files.
 
-    A damaged file can crash the library: a survey looks at it in a child before (see `guard`).
+    The library opens it when it is first asked something: a survey in a child has looked at it before, since a damaged
+    file can crash the library (see `guard`). `stamp`: the size and time of change that the file had then.
     """
 
-    def __init__(self, path: Path | str, *, allow_external: bool = False) -> None:
+    _closed = True  # until it is open
+
+    def __init__(self, path: Path | str, *, allow_external: bool = False, stamp: tuple[int, int] | None = None) -> None:
         self.path = as_path(path)
         self.allow_external = allow_external
         self.followed: dict[str, None] = {}  # other files that were read, when allowed
-        self._closed = False
-        self._owner = 0
+        self.source = open_source(self.path, _ERRORS)
+        """For reads of bytes whose place is known, beside the library and its lock."""
+        self.size_bytes = self.source.size_bytes
+        self._stamp = stamp
+        self._owner = os.getpid()
         self._file: h5py.File | None = None
         self._opened: dict[str, h5py.Dataset] = {}
         self._groups: dict[str, Any] = {}
-        self._names: dict[str, list[str]] = {}
-        self._user_block: bool | None = None
-        self._open()
+        self._closed = False
 
     def close(self) -> None:
         """Give the file back; what was read from it stays valid."""
@@ -79,19 +83,23 @@ class Hdf5File(Closing):
         if self._file is not None:
             with library_errors(self.path, "cannot be closed"):
                 self._file.close()
-        self._source.close()
+        self.source.close()
 
-    @property
-    def source(self) -> ByteSource:
-        """For reads of bytes whose place is known, beside the library and its lock."""
-        self._root()
-        return self._source
+    def __del__(self) -> None:
+        self.close()
+
+    def check(self) -> None:
+        """The file is what it was when it was surveyed."""
+        now = self.source.identity()
+        if self._stamp is not None and now[:2] != self._stamp:
+            grown = f": {now.size_bytes:,} bytes, it had {self._stamp[0]:,}" if now[0] != self._stamp[0] else ""
+            raise StoreCorrupt(
+                f"{self.path} was changed since the store was opened{grown}", hint="open the store again"
+            )
 
     @property
     def has_user_block(self) -> bool:
-        if self._user_block is None:
-            self._user_block = bool(self._root().userblock_size)
-        return self._user_block
+        return bool(self._root().userblock_size)
 
     def kind(self, name: str) -> NodeKind | None:
         """What lies under a name: a group, a data set, or nothing that can be read."""
@@ -102,15 +110,11 @@ class Hdf5File(Closing):
         """The members of a group in natural order (demo_2 before demo_10); nothing where there is no group."""
         import h5py
 
-        if group not in self._names:
-            node = self.find(group)
-            if not isinstance(node, h5py.h5g.GroupID):
-                return []
-            if len(self._names) >= _MOST_OPENED:
-                self._names.clear()
-            with library_errors(self.path, f"{group} cannot be listed"):
-                self._names[group] = sorted((str(name) for name in h5py.Group(node)), key=natural_key)
-        return list(self._names[group])
+        node = self.find(group)
+        if not isinstance(node, h5py.h5g.GroupID):
+            return []
+        with library_errors(self.path, f"{group} cannot be listed"):
+            return sorted((str(name) for name in h5py.Group(node)), key=natural_key)
 
     def dataset(self, name: str) -> h5py.Dataset:
         """A data set whose bytes lie in this file, packed by filters that are there to unpack them."""
@@ -125,13 +129,14 @@ class Hdf5File(Closing):
 
     def opened(self, name: str) -> h5py.Dataset:
         """As `dataset`; it stays open, for the rows that follow."""
-        self._root()  # a child of a fork forgets what its parent held
-        dataset = self._opened.get(name)
-        if dataset is None:
-            if len(self._opened) >= _MOST_OPENED:
-                self._opened.pop(next(iter(self._opened)), None)
-            dataset = self._opened[name] = self.dataset(name)
-        return dataset
+        with library_lock():
+            self._root()  # a child of a fork forgets what its parent held
+            dataset = self._opened.get(name)
+            if dataset is None:
+                if len(self._opened) >= _MOST_OPENED:
+                    self._opened.pop(next(iter(self._opened)), None)
+                dataset = self._opened[name] = self.dataset(name)
+            return dataset
 
     def is_local(self, dataset: h5py.Dataset) -> bool:
         """Whether the data set lies in this very file, as a whole."""
@@ -171,23 +176,16 @@ class Hdf5File(Closing):
         plist = dataset.id.get_create_plist()
         return tuple(int(plist.get_filter(i)[0]) for i in range(plist.get_nfilters()))
 
-    def _open(self) -> None:
-        source = open_source(self.path, _ERRORS)
-        self.size_bytes = source.size_bytes
-        self._file = _open_library(self.path, self.size_bytes)
-        self._source = source
-        self._owner = os.getpid()
-
     def _root(self) -> h5py.File:
         if self._closed:
             raise StoreError(f"{self.path} is closed already")
-        if self._owner != os.getpid() or self._file is None:
+        if self._owner != os.getpid():
             # A child of a fork: the library's handle and its caches are the parent's, so they are left alone.
             _disown_handles((self._file, self._opened, self._groups))
             self._file, self._opened, self._groups = None, {}, {}
-            self._open()
+            self._owner = os.getpid()
         if self._file is None:
-            raise StoreError(f"{self.path} is closed already")
+            self._file = _open_library(self.path, self.size_bytes)
         return self._file
 
     def find(self, name: str) -> Any:

@@ -20,7 +20,7 @@ from penstock._src.formats.registry import HDF5
 from penstock._src.recordings.split import natural_key
 from penstock._src.stores.caches import content_sample
 from penstock._src.stores.hdf5.column import ColumnRows, Hdf5Images, OpenFiles, RowMap, as_native
-from penstock._src.stores.hdf5.columns import Hdf5Options, StoredColumn
+from penstock._src.stores.hdf5.columns import Hdf5Options
 from penstock._src.stores.hdf5.episodes import EpisodeSpans, check_numbers, find_episodes
 from penstock._src.stores.hdf5.layout import UNKNOWN
 from penstock._src.stores.hdf5.survey import Hdf5Survey, place_of, survey_files, unpacked
@@ -172,16 +172,9 @@ class Hdf5Store(Store):
                 block[name] = as_native(values, column.facts.dtype)
             yield start, block
 
-    def texts(self, name: str, rows: NDArray[np.int64]) -> list[str]:
-        if self.column(name).kind != "text":
-            return super().texts(name, rows)
-        where = f"{self.path}: {name}"
-        return self._rows[name].texts(self._map, row_numbers(rows, where, self.rows), where)
-
     def _numbers_of(self, name: str) -> ColumnRows:
         if self.column(name).kind != "numbers":
-            hint = f"store.{'texts' if self.column(name).kind == 'text' else 'images'} gives its rows"
-            raise StoreError(f"{self.path}: {name!r} is not a numbers column", hint=hint)
+            raise StoreError(f"{self.path}: {name!r} is not a numbers column", hint="store.images gives its rows")
         return self._rows[name]
 
     def column(self, name: str) -> Column:
@@ -289,21 +282,8 @@ def _column(survey: Hdf5Survey, number: int, share: NDArray[np.float64]) -> Colu
         why += f" (so {count:,} of {count + others:,} parts)"
     if facts.turned:
         why += "; channels first on disk, given as a transposed view"
-    stored = np.maximum(survey.placements[:, number, 4], 0)
-    if facts.ragged and facts.kind != "text":
-        stored = stored + _heap_bytes(survey, facts)
-    stored_bytes = round(float((stored * share).sum()))
+    stored_bytes = round(float((np.maximum(survey.placements[:, number, 4], 0) * share).sum()))
     return Column(facts.name, facts.kind, facts.shape, facts.dtype, facts.encoding, way, why, stored_bytes)
-
-
-def _heap_bytes(survey: Hdf5Survey, facts: StoredColumn) -> NDArray[np.float64]:
-    """What rows of their own lengths take in each part: what no other column explains of the files, shared out."""
-    ragged = sum(each.ragged and each.kind != "text" for each in survey.columns)
-    explained = np.maximum(survey.placements[:, :, 4], 0).sum(axis=1)
-    by_file = np.bincount(survey.part_file, weights=explained, minlength=len(survey.paths))
-    rows_of_file = np.bincount(survey.part_file, weights=survey.part_rows, minlength=len(survey.paths))
-    left = np.maximum(survey.stamps[:, 0] - by_file, 0) / ragged / np.maximum(rows_of_file, 1)
-    return np.asarray(left[survey.part_file] * survey.part_rows, np.float64)
 
 
 def _notes(survey: Hdf5Survey, episodes: EpisodeSpans) -> tuple[str, ...]:

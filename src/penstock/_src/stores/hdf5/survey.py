@@ -6,12 +6,10 @@ read without ever opening the file through the library.
 
 from __future__ import annotations
 
-import os
 import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,8 +49,6 @@ from penstock.errors import ExternalRefused, StoreCorrupt, StoreError, os_errors
 
 _DEEPEST = 8
 _MOST_GROUPS = 4096
-_FEW_FILES = 128  # one child surveys so many before a second one is worth its start
-_MOST_CHILDREN = 4
 
 
 @dataclass(frozen=True)
@@ -103,47 +99,22 @@ def survey_files(paths: Sequence[Path], options: Hdf5Options, *, check: bool = T
     numbered = list(enumerate(paths))
     if not check:
         lines = [line for line in _survey(numbered, Surveyor(options)) if "at" not in line]
-    elif len(paths) <= _FEW_FILES:
-        lines = _in_child(numbered, options, None)
     else:
-        lines = _in_children(numbered, options)
+        lines = _in_child(numbered, options)
     return _assembled(paths, stamps, lines)
 
 
-def _in_children(numbered: list[tuple[int, Path]], options: Hdf5Options) -> list[Line]:
-    """Several children at a time, once the files up to the first that has rows are known: the others are like it."""
-    lines: list[Line] = []
-    like: FirstFile | None = None
-    while numbered and like is None:
-        first_lines = _in_child(numbered[:1], options, None)
-        if any(line.get("rows") for line in first_lines):
-            like = next(first_file_from(line["like"]) for line in first_lines if line.get("like"))
-        lines += first_lines
-        del numbered[0]
-    children = max(1, min(_MOST_CHILDREN, len(os.sched_getaffinity(0)), -(-len(numbered) // _FEW_FILES)))
-    step = max(1, -(-len(numbered) // children))
-    shares = [numbered[at : at + step] for at in range(0, len(numbered), step)]
-    with ThreadPoolExecutor(children) as pool:
-        for some in pool.map(lambda share: _in_child(share, options, like), shares):
-            lines += some
-    return lines
-
-
-def _in_child(files: list[tuple[int, Path]], options: Hdf5Options, like: FirstFile | None) -> list[Line]:
-    arguments = [
-        [(number, str(path.absolute())) for number, path in files],
-        asdict(options),
-        None if like is None else like.as_plain(),
-    ]
+def _in_child(files: list[tuple[int, Path]], options: Hdf5Options) -> list[Line]:
+    arguments = [[(number, str(path.absolute())) for number, path in files], asdict(options)]
     hint = "the file is damaged" + ("; episodes=[…] opens the others" if len(files) > 1 else "")
     return run_guarded(f"{__name__}:survey_in_child", arguments, dict(files), hint)
 
 
 def survey_in_child(arguments: Any) -> Iterator[Line]:
     """What a child does: the lines of some files, from plain data."""
-    files, plain, like = arguments
+    files, plain = arguments
     tuples = {key: None if plain[key] is None else tuple(plain[key]) for key in ("columns", "only")}
-    return _survey(files, Surveyor(Hdf5Options(**{**plain, **tuples}), first_file_from(like) if like else None))
+    return _survey(files, Surveyor(Hdf5Options(**{**plain, **tuples})))
 
 
 def _survey(files: Sequence[tuple[int, Path | str]], surveyor: Surveyor) -> Iterator[Line]:
@@ -157,8 +128,9 @@ def _survey(files: Sequence[tuple[int, Path | str]], surveyor: Surveyor) -> Iter
 class Surveyor:
     """Surveys one file after the other; the first with rows is what the others are compared with."""
 
-    def __init__(self, options: Hdf5Options, like: FirstFile | None = None) -> None:
-        self.options, self._like = options, like
+    def __init__(self, options: Hdf5Options) -> None:
+        self.options = options
+        self._like: FirstFile | None = None
 
     def survey(self, file: Hdf5File) -> Iterator[Line]:
         """One line about the file, then one for each group that is or holds episodes."""

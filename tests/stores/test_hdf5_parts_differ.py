@@ -108,14 +108,6 @@ def test_columns_that_the_first_file_lacks_are_noted_once(tmp_path: Path) -> Non
         assert "meta/times is left out: episode_0.hdf5 has none, episode_1.hdf5 and 1 more have" in store.notes
 
 
-def test_what_nobody_reads_may_lead_out_of_the_file(tmp_path: Path) -> None:
-    demos(tmp_path / "demos.hdf5", 3, {})
-    with h5py.File(tmp_path / "demos.hdf5", "a") as file:
-        file["data/demo_1/obs/elsewhere"] = h5py.ExternalLink("other.hdf5", "/x")
-    with open_hdf5(tmp_path / "demos.hdf5") as store:
-        assert store.notes == ("obs/elsewhere is left out: data/demo_0 has none, data/demo_1 has",)
-
-
 def test_demonstrations_without_actions_are_noted(tmp_path: Path) -> None:
     path = demos(tmp_path / "demos.hdf5", 9, {}, (1, 4, 5, 7, 8))
     message = "5 groups without actions left out: data/demo_1, data/demo_4, data/demo_5 and 2 more"

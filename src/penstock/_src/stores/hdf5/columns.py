@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -63,6 +63,11 @@ class StoredColumn:
     ragged: bool = False
 
 
+def column_from(plain: dict[str, Any]) -> StoredColumn:
+    """Back from JSON."""
+    return StoredColumn(**{**plain, "shape": tuple(plain["shape"]), "stored_shape": tuple(plain["stored_shape"])})
+
+
 @dataclass(frozen=True)
 class FirstFile:
     """What the first file with rows is; the others must agree."""
@@ -70,20 +75,8 @@ class FirstFile:
     path: str
     kind: str
     columns: tuple[StoredColumn, ...]
-    group: str
-    """Its first episode."""
-    tree: dict[str, list[str]]
-    """The names in every group under that, by its path from there."""
-
-    def as_plain(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def first_file_from(plain: dict[str, Any]) -> FirstFile:
-    """Back from JSON."""
-    tuples = ("shape", "stored_shape")
-    columns = [StoredColumn(**{**each, **{name: tuple(each[name]) for name in tuples}}) for each in plain["columns"]]
-    return FirstFile(**{**plain, "columns": tuple(columns)})
+    names: set[str]
+    """All data sets of its first episode."""
 
 
 class Placement(NamedTuple):

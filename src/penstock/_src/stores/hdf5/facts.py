@@ -71,9 +71,10 @@ def _task(known: Mapping[str, Any]) -> str | None:
 def _known(file: Hdf5File, node: str, names: Sequence[str]) -> dict[str, Any]:
     """The attributes of a node by name, what their JSON holds, and data sets of one text."""
     known: dict[str, Any] = {}
+    attributes, beside = file.attributes(node, names), set(file.names(node))
     for name in names:
-        value = file.attribute(node, name)
-        if value is None and name in _TASK_NAMES:
+        value = attributes.get(name)
+        if value is None and name in _TASK_NAMES and name in beside:
             value = file.single(join(node.strip("/"), name))
         if value is not None and name in _JSON_NAMES:
             _flatten(_json(value), known, 0)

@@ -13,7 +13,8 @@ import contextlib
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -97,7 +98,7 @@ class Hdf5File(Closing):
                 f"{self.path} was changed since the store was opened{grown}", hint="open the store again"
             )
 
-    @property
+    @cached_property
     def has_user_block(self) -> bool:
         return bool(self._root().userblock_size)
 
@@ -149,18 +150,21 @@ class Hdf5File(Closing):
         own = os.fsencode(self._root().filename)
         return bool(h5py.h5f.get_name(dataset.id) == own) and not dataset.id.get_create_plist().get_external_count()
 
-    def attribute(self, node: str, name: str) -> Any:
-        """An attribute as plain data: numbers or texts; None where there is none, or another kind."""
+    def attributes(self, node: str, names: Sequence[str]) -> dict[str, Any]:
+        """Those of these attributes that are there, as plain data: numbers or texts, no other kinds."""
         import h5py
 
+        found: dict[str, Any] = {}
         owner = self.find(node)
-        with library_errors(self.path, f"attribute {name} of {node} cannot be read"):
-            if owner is None or not h5py.h5a.exists(owner, name.encode()):
-                return None
-            handle = h5py.h5a.open(owner, name.encode())
-            if not isinstance(handle.get_type(), _plain_types()) or handle.get_storage_size() > _LARGEST_PLAIN_BYTES:
-                return None
-            return _plain((h5py.Dataset if _kind(owner) == "dataset" else h5py.Group)(owner).attrs[name])
+        with library_errors(self.path, f"the attributes of {node} cannot be read"):
+            for name in names if owner is not None and h5py.h5a.get_num_attrs(owner) else ():
+                if h5py.h5a.exists(owner, name.encode()):
+                    handle = h5py.h5a.open(owner, name.encode())
+                    is_plain = isinstance(handle.get_type(), _plain_types())
+                    if is_plain and handle.get_storage_size() <= _LARGEST_PLAIN_BYTES:
+                        holder = h5py.Dataset if _kind(owner) == "dataset" else h5py.Group
+                        found[name] = _plain(holder(owner).attrs[name])
+        return found
 
     def single(self, name: str) -> Any:
         """The value of a data set that is one number or one text, as plain data; None where it is not."""

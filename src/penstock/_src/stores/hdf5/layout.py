@@ -116,7 +116,7 @@ def list_members(file: Hdf5File, group: str) -> tuple[dict[str, tuple[int, ...]]
     for name in data_sets(file, group):
         if len(members) + len(singles) >= _MOST_MEMBERS:
             raise StoreError(f"{file.path}: more than {_MOST_MEMBERS:,} data sets under {group or '/'}")
-        shape = file.dataset(join(group, name)).shape
+        shape = file.opened(join(group, name)).shape
         if shape:
             members[name] = shape
         else:
@@ -180,9 +180,9 @@ def lost_demonstrations(file: Hdf5File, layout: Hdf5Layout) -> dict[str, int]:
 
 def episode_success(file: Hdf5File, group: str) -> bool | None:
     """What an attribute or a single value says of a whole episode; None where nothing does."""
+    known = file.attributes(group or "/", SUCCESSES)
     for name in SUCCESSES:
-        value = file.attribute(group or "/", name)
-        numbers = np.asarray(file.single(join(group, name)) if value is None else value).reshape(-1)
+        numbers = np.asarray(known[name] if name in known else file.single(join(group, name))).reshape(-1)
         if numbers.size == 1 and numbers.dtype.kind in "biuf" and numbers[0] == numbers[0]:
             return bool(numbers[0])
     return None

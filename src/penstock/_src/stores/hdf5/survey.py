@@ -16,15 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from penstock._src.recordings.split import natural_key
 from penstock._src.stores.hdf5.columns import (
     ENDS_DIFFER,
     FirstFile,
     Hdf5Options,
     StoredColumn,
+    column_from,
     doubts,
     find_columns,
-    first_file_from,
     place_column,
 )
 from penstock._src.stores.hdf5.facts import FileFacts, episode_task, file_facts
@@ -33,9 +32,7 @@ from penstock._src.stores.hdf5.guard import Line, run_guarded
 from penstock._src.stores.hdf5.layout import (
     Hdf5Layout,
     data_sets,
-    demonstrations,
     episode_success,
-    join,
     list_members,
     lost_demonstrations,
     masked_groups,
@@ -45,10 +42,7 @@ from penstock._src.stores.hdf5.layout import (
 )
 from penstock._src.stores.roles import BOOKKEEPING, ENDS
 from penstock._src.system.files import as_path
-from penstock.errors import ExternalRefused, StoreCorrupt, StoreError, os_errors
-
-_DEEPEST = 8
-_MOST_GROUPS = 4096
+from penstock.errors import StoreError, os_errors
 
 
 @dataclass(frozen=True)
@@ -135,7 +129,7 @@ class Surveyor:
     def survey(self, file: Hdf5File) -> Iterator[Line]:
         """One line about the file, then one for each group that is or holds episodes."""
         options, like = self.options, self._like
-        layout = _layout(file, options, like)
+        layout = _layout(file, like)
         groups = masked_groups(file, layout, options.mask) if options.mask is not None else list(layout.groups)
         wanted = _wanted(file, layout, groups, options)
         facts = file_facts(file, layout)
@@ -148,24 +142,26 @@ class Surveyor:
                 members, singles = list_members(file, first)
                 layout = replace(layout, group=first, members=members, singles=singles)
             columns, left_out = find_columns(file, layout, options)
-            like = FirstFile(str(file.path), layout.kind, tuple(columns), first, _tree(file, first))
-            line |= {"like": like.as_plain(), "notes": doubts(columns), "left_out": left_out}
+            like = FirstFile(str(file.path), layout.kind, tuple(columns), {*layout.members, *layout.singles})
+            line |= {"columns": [asdict(each) for each in columns], "group": first}
+            line |= {"notes": doubts(columns), "left_out": left_out}
         yield line
         for group in groups:
             rows = row_count(file, group) if group in wanted else 0
             if rows:
                 self._like = like
-            part = self._part(file, group, rows, like)
+            part = self._part(file, layout, group, rows, like)
             if like.kind != "replay":  # flat steps have no place for what is known of an episode
                 part |= {"task": episode_task(file, group) or facts.task, "success": episode_success(file, group)}
             yield part
         yield {"followed": list(file.followed)}
 
-    def _part(self, file: Hdf5File, group: str, rows: int, like: FirstFile) -> Line:
+    def _part(self, file: Hdf5File, layout: Hdf5Layout, group: str, rows: int, like: FirstFile) -> Line:
         """A group: its rows, where those of each column lie, and what it has besides the columns of the first one."""
         if not rows:
             return {"group": group, "rows": 0, "placements": []}
-        more = _extra_data_sets(file, group, like.tree)
+        names = [*layout.members, *layout.singles] if group == layout.group else data_sets(file, group)
+        more = [name for name in names if name not in like.names]
         ends = [name for name in ENDS if name in more]
         if ends and like.kind == "replay":
             raise StoreError(f"{file.path}: {ends[0]} says where episodes end, {like.path} has none", hint=ENDS_DIFFER)
@@ -174,23 +170,6 @@ class Surveyor:
         if self.options.columns is None:
             line["besides"] = [name for name in more if name.rpartition("/")[2] not in BOOKKEEPING]
         return line
-
-
-def _extra_data_sets(file: Hdf5File, group: str, tree: dict[str, list[str]]) -> list[str]:
-    """The data sets under a group that a tree has not; of those that it has, the names alone are listed."""
-    names: list[str] = []
-    for under, known in tree.items():
-        for name in sorted(set(file.names(join(group, under) or "/")).difference(known), key=natural_key):
-            names += _below(file, group, join(under, name))
-    return names
-
-
-def _below(file: Hdf5File, group: str, name: str) -> list[str]:
-    try:
-        kind = file.kind(join(group, name))
-        return list(data_sets(file, group, name)) if kind == "group" else [name] if kind == "dataset" else []
-    except (ExternalRefused, StoreCorrupt):
-        return [name]  # it is not read, so its target does not matter
 
 
 def _wanted(file: Hdf5File, layout: Hdf5Layout, groups: list[str], options: Hdf5Options) -> set[str]:
@@ -203,38 +182,17 @@ def _wanted(file: Hdf5File, layout: Hdf5Layout, groups: list[str], options: Hdf5
     return {groups[number] for number in options.only}
 
 
-def _layout(file: Hdf5File, options: Hdf5Options, like: FirstFile | None) -> Hdf5Layout:
-    """Of files that look like the first, only the groups are looked up."""
+def _layout(file: Hdf5File, like: FirstFile | None) -> Hdf5Layout:
+    """What the file is, as far as its kind must be that of the first one."""
+    layout = recognise(file)
     if like is None:
-        return recognise(file)
-    demos, without = demonstrations(file)
-    masks = tuple(file.names("mask"))
-    layout = Hdf5Layout("robomimic", "", demos, masks=masks, without_actions=without) if demos else None
-    if (
-        layout is None
-        and like.kind != "robomimic"
-        and all(file.names(group or "/") == names for group, names in like.tree.items())
-    ):
-        layout = Hdf5Layout(like.kind, "", ("",))  # type: ignore[arg-type]  # checked where it was made
-    layout = layout or recognise(file)
+        return layout
     if layout.kind != like.kind:
         raise StoreError(
             f"{file.path} is laid out as {layout.kind}, {like.path} as {like.kind}",
             hint="one store has one layout: open the files one by one",
         )
     return layout
-
-
-def _tree(file: Hdf5File, group: str) -> dict[str, list[str]]:
-    """The names in a group and in all groups under it, by their paths from there."""
-    tree: dict[str, list[str]] = {}
-    waiting = [("", 0)]
-    while waiting and len(tree) < _MOST_GROUPS:
-        under, depth = waiting.pop()
-        names = tree[under] = file.names(join(group, under) or "/")
-        inner = [join(under, name) for name in names if depth < _DEEPEST]
-        waiting += [(path, depth + 1) for path in inner if file.kind(join(group, path)) == "group"]
-    return tree
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -247,19 +205,19 @@ def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list
     """Lines as arrays; the columns are those of the first file that has rows."""
     heads = [line for line in lines if "kind" in line]
     filled = {line["file"] for line in lines if line.get("rows")}
-    models = [head for head in heads if head.get("like")]
+    models = [head for head in heads if "columns" in head]
     model = next((head for head in models if head["file"] in filled), models[0])
-    like = first_file_from(model["like"])
-    parts = [line for line in lines if "group" in line]
-    notes = [*model["notes"], *_extra_notes(paths, parts, like)]
+    columns = tuple(column_from(plain) for plain in model["columns"])
+    parts = [line for line in lines if "rows" in line]
+    notes = [*model["notes"], *_extra_notes(paths, parts, place_of(paths, paths[model["file"]], model["group"]))]
     lost: dict[str, int] = {}
     for head in heads:
         name = paths[head["file"]].name
         # Groups that are no episodes.
         notes += [note if len(paths) == 1 else f"{name}: {note}" for note in head["beside"]]
         lost |= {group if len(paths) == 1 else f"{group} of {name}": rows for group, rows in head["lost"].items()}
-    ways: list[Counter[tuple[str, str]]] = [Counter() for _ in like.columns]
-    placements = np.full((len(parts), len(like.columns), 5), -1, np.int64)
+    ways: list[Counter[tuple[str, str]]] = [Counter() for _ in columns]
+    placements = np.full((len(parts), len(columns), 5), -1, np.int64)
     for number, part in enumerate(parts):
         for column, (*numbers, way, why) in enumerate(part["placements"]):
             placements[number, column] = numbers
@@ -274,7 +232,7 @@ def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list
         left_out=model["left_out"],
         lost=lost,
         followed=tuple(dict.fromkeys(path for line in lines for path in line.get("followed", ()))),
-        columns=like.columns,
+        columns=columns,
         ways=tuple(ways),
         paths=tuple(paths),
         stamps=np.array(stamps, np.int64).reshape(-1, 2),
@@ -287,13 +245,12 @@ def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list
     )
 
 
-def _extra_notes(paths: Sequence[Path], parts: Sequence[Line], like: FirstFile) -> list[str]:
+def _extra_notes(paths: Sequence[Path], parts: Sequence[Line], lacking: str) -> list[str]:
     """A note for each data set that some parts have and the first one lacks."""
     having: dict[str, list[Line]] = {}
     for part in parts:
         for name in part.get("besides", ()):
             having.setdefault(name, []).append(part)
-    lacking = place_of(paths, as_path(like.path), like.group)
     notes = []
     for name, (first, *more) in having.items():
         having_it = place_of(paths, paths[first["file"]], first["group"])

@@ -68,7 +68,7 @@ HDF5 = Format(
     suffixes=(".hdf5", ".h5", ".hdf", ".he5"),
     magics=(HDF5_MAGIC,),
     is_directory_of_files=True,
-    options=("channels", "mask", "allow_external", "pixels", "check"),
+    options=("channels", "mask", "allow_external", "check"),
     inspect="penstock._src.cli.inspect.hdf5:inspect_hdf5",
     convert="penstock._src.conversion.inputs.store:open_hdf5_input",
 )

@@ -61,12 +61,14 @@ def open_store_input(path: Path, options: OpenOptions, first_spec: DatasetSpec |
 
 def open_hdf5_input(path: Path, options: OpenOptions, first_spec: DatasetSpec | None = None) -> StoreInput:
     """Open and plan an HDF5 file; where features are configured, what is wrong with other columns is no matter."""
+    from penstock._src.stores.hdf5.store import open_hdf5
+
     settings = options.settings if first_spec is None else first_spec.settings
     by_name = not settings.features if first_spec is None else first_spec.by_name
     topics = {source.topic.strip("/") for feature in settings.features.values() for source in feature.sources}
     hdf5 = settings.hdf5
     opener = partial(
-        open_store,
+        open_hdf5,
         columns=None if by_name else sorted(topics.difference(SUCCESSES)) or None,
         channels=hdf5.channels,
         pixels=hdf5.pixels,

@@ -239,8 +239,6 @@ class Hdf5Images(ImageSource):
             most_bytes = max(raw_bytes + raw_bytes // 64 + facts.shape[0], _SMALLEST_LIMIT_BYTES)
             self._longest_bytes = min(self._longest_bytes, most_bytes)
         self._packs = bool((column.chunk_rows > 1).any())
-        # Whether what is given is no view of the memory that was read into.
-        self._is_copied = facts.kind == "depth" and not column.dtype.isnative
         self.scratch_bytes = self._needs()
 
     def _needs(self) -> int:
@@ -271,20 +269,14 @@ class Hdf5Images(ImageSource):
     def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
         if len(rows) and (min(rows) < 0 or max(rows) >= self._map.rows):
             row_numbers(rows, self._where, self._map.rows)
-        column, is_copied = self._column, self._is_copied
-        memory: NDArray[np.uint8] | None = None
+        column = self._column
         for part, local in self._map.by_part(rows):
             if column.facts.ragged:
-                for row in column.ragged(part, local, self._longest_bytes, self._where):
-                    yield row[: image_bytes(row.data)]
-            elif self._is_encoded:
-                for row in column.iter_rows(part, local, scratch):
-                    yield row[: image_bytes(row.data)]
+                stored = column.ragged(part, local, self._longest_bytes, self._where)
             else:
-                for row in column.iter_rows(part, local, scratch):
-                    if row is not memory or is_copied:  # most readers give the same memory again
-                        memory, image = row, self._pixels(row)
-                    yield image
+                stored = column.iter_rows(part, local, scratch)
+            for row in stored:
+                yield row[: image_bytes(row.data)] if self._is_encoded else self._pixels(row)
 
     def _pixels(self, row: NDArray[np.uint8]) -> ImageArray:
         """The bytes of a row as what they show."""
@@ -292,7 +284,7 @@ class Hdf5Images(ImageSource):
         stored = row.view(self._column.dtype).reshape(facts.stored_shape)
         if facts.kind == "depth":
             depth = stored.reshape(facts.shape[:2])
-            return depth.astype(facts.dtype) if self._is_copied else depth
+            return depth.astype(facts.dtype, copy=False)
         return stored.transpose(1, 2, 0) if facts.turned else stored.reshape(facts.shape)
 
 

@@ -49,7 +49,7 @@ def open_hdf5(
     """Open a file, or a directory of files in natural order; metadata only.
 
     `episodes` counts from 0 in the order of the files, or of the demonstrations (within `mask`, where one is given).
-    `pixels="bgr"` says that raw images are.
+    `pixels="bgr"` says that raw images are: conversion asks for it, a loader does not.
     `check=False` trusts the files: no child looks first, and one that is damaged can crash this process.
     """
     if channels not in ("auto", "first", "last"):
@@ -76,7 +76,7 @@ def open_hdf5(
         survey = survey_files(files, options, check=check)
     words = {
         "episodes": numbers, "columns": None if columns is None else list(columns), "channels": channels, "mask": mask,
-        "allow_external": allow_external, "pixels": pixels,
+        "allow_external": allow_external,
     }  # fmt: skip
     return Hdf5Store(place, survey, options, None if by_file else numbers, words)
 

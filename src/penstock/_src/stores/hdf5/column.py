@@ -275,8 +275,14 @@ class Hdf5Images(ImageSource):
                 stored = column.ragged(part, local, self._longest_bytes, self._where)
             else:
                 stored = column.iter_rows(part, local, scratch)
+            memory = None
             for row in stored:
-                yield row[: image_bytes(row.data)] if self._is_encoded else self._pixels(row)
+                if self._is_encoded:
+                    yield row[: image_bytes(row.data)]
+                    continue
+                if row is not memory or column.facts.kind == "depth":  # most readers give the same memory again
+                    memory, image = row, self._pixels(row)
+                yield image
 
     def _pixels(self, row: NDArray[np.uint8]) -> ImageArray:
         """The bytes of a row as what they show."""

@@ -120,22 +120,6 @@ def test_strings_are_left_out(tmp_path: Path) -> None:
         open_hdf5(tmp_path / "one.hdf5", check=False)
 
 
-def test_numbers_in_the_shape_of_images_are_noted(tmp_path: Path) -> None:
-    shapes: dict[str, tuple[tuple[int, ...], str]] = {
-        "floats": ((24, 32, 3), "f4"), "turned": ((3, 24, 32), "f4"), "stack": ((24, 32, 9), "u1"),
-        "two": ((2, 24, 32, 3), "u1"), "gray_image": ((24, 32), "f4"),
-    }  # fmt: skip
-    plain = {"matrix": ((24, 32), "f4"), "poses": ((24, 4, 4), "f4"), "joint": ((14,), "f4"), "c": ((24, 32, 3), "u1")}
-    with h5py.File(tmp_path / "one.hdf5", "w") as file:
-        for name, (shape, dtype) in {**shapes, **plain}.items():
-            file[f"observations/{name}"] = np.zeros((4, *shape), dtype)
-        file["action"] = np.zeros((4, 2))
-    with open_hdf5(tmp_path / "one.hdf5", check=False) as store:
-        noted = {note.split()[0] for note in store.notes if "looks like images, taken as numbers" in note}
-        assert noted == {f"observations/{name}" for name in shapes}
-        assert any("float32 24×32×3; uint8 (H, W, 1|3|4) is an image" in note for note in store.notes)
-
-
 def test_episodes_are_whole_numbers_and_at_least_one(tmp_path: Path) -> None:
     for number in range(3):
         files.aloha(tmp_path / f"episode_{number}.hdf5", 4, seed=number)

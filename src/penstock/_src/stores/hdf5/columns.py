@@ -24,12 +24,9 @@ LEAVE_OUT = "episodes=[…] opens the others, columns=[…] (features: of a conv
 ENDS_DIFFER = "files that mark the ends of episodes in different columns are not one store: open them one by one"
 
 _SMALLEST_DEPTH_PX = 8
-_SMALLEST_SIDE_PX = 16
 _CHANNEL_COUNTS = (1, 3, 4)
 _IMAGE_WORDS = {"image", "images", "rgb", "camera", "cam"}
-_MOST_STACKED = 12  # channels: four colour images
 _FIRST_ROWS = 16  # looked at for one whose image is whole
-_DOUBT = "{} looks like images, taken as numbers: {} {}; uint8 (H, W, 1|3|4) is an image"
 _WORDS = re.compile("[/_.]")
 
 
@@ -180,11 +177,6 @@ def _refuse_unknown(
             )
 
 
-def doubts(columns: Sequence[StoredColumn]) -> list[str]:
-    """Notes on numbers that look like images."""
-    return [_DOUBT.format(each.name, each.dtype, _by(each.stored_shape)) for each in columns if _is_odd(each)]
-
-
 def _is_numbers(facts: StoredColumn | str) -> bool:
     return isinstance(facts, StoredColumn) and facts.kind == "numbers"
 
@@ -252,23 +244,6 @@ def _encoded_as(array: Hdf5Array) -> Literal["jpeg", "png"] | None:
         if head[:8] == b"\x89PNG\r\n\x1a\n":
             return "png"
     return None
-
-
-def _is_odd(facts: StoredColumn) -> bool:
-    """Numbers in the shape of images: sizes and views do not apply to them."""
-    shape = facts.stored_shape
-    if facts.kind != "numbers" or not shape or min(shape) < 1:
-        return False
-    if len(shape) == 2:
-        named = {"image", "images", "rgb"} & set(_WORDS.split(facts.name.lower()))
-        return bool(named) and min(shape) >= _SMALLEST_SIDE_PX
-    frame = shape[-3:]  # of (K, H, W, C), which is several images in a row
-    sides = ((frame[:2], frame[-1]), (frame[-2:], frame[0]))
-    return len(shape) in (3, 4) and any(min(side) >= _SMALLEST_SIDE_PX and n <= _MOST_STACKED for side, n in sides)
-
-
-def _by(shape: tuple[int, ...]) -> str:
-    return "×".join(str(size) for size in shape)
 
 
 def _image_size(array: Hdf5Array) -> tuple[int, int, bool] | str:

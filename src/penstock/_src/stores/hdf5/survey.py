@@ -22,7 +22,6 @@ from penstock._src.stores.hdf5.columns import (
     Hdf5Options,
     StoredColumn,
     column_from,
-    doubts,
     find_columns,
     place_column,
 )
@@ -144,7 +143,7 @@ class Surveyor:
             columns, left_out = find_columns(file, layout, options)
             like = FirstFile(str(file.path), layout.kind, tuple(columns), {*layout.members, *layout.singles})
             line |= {"columns": [asdict(each) for each in columns], "group": first}
-            line |= {"notes": doubts(columns), "left_out": left_out}
+            line["left_out"] = left_out
         yield line
         for group in groups:
             rows = row_count(file, group) if group in wanted else 0
@@ -209,7 +208,7 @@ def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list
     model = next((head for head in models if head["file"] in filled), models[0])
     columns = tuple(column_from(plain) for plain in model["columns"])
     parts = [line for line in lines if "rows" in line]
-    notes = [*model["notes"], *_extra_notes(paths, parts, place_of(paths, paths[model["file"]], model["group"]))]
+    notes = _extra_notes(paths, parts, place_of(paths, paths[model["file"]], model["group"]))
     lost: dict[str, int] = {}
     for head in heads:
         name = paths[head["file"]].name

@@ -13,7 +13,6 @@ import pytest
 import penstock
 from penstock._src.cli import main
 from penstock._src.conversion.mapping.columns_by_name import map_columns
-from penstock._src.stores.hdf5.file_store import Hdf5FileStore
 from penstock._src.stores.roles import LEROBOT
 from penstock.errors import StoreError
 from tests.conversion import datasets
@@ -135,8 +134,8 @@ def test_files_of_different_layouts_are_called_so(tmp_path: Path) -> None:
     old_robosuite(place / "b.hdf5")
     files.robomimic(place / "c.hdf5")
     for first, second, one, other in (
-        ("a", "b", "one episode (layout", "demonstrations without actions"),
-        ("b", "c", "demonstrations without actions", "demonstrations (robomimic)"),
+        ("a", "b", "HDF5 episodes", "old robosuite HDF5"),
+        ("b", "c", "old robosuite HDF5", "robomimic HDF5"),
     ):
         with pytest.raises(StoreError) as caught:
             penstock.convert([place / f"{first}.hdf5", place / f"{second}.hdf5"], tmp_path / f"out{first}", fps=20)
@@ -230,9 +229,8 @@ def test_loading_and_conversion_choose_the_same_columns(tmp_path: Path, names: l
     with h5py.File(tmp_path / "x.hdf5", "w") as file:
         for name in (*names, "actions", "rewards", "terminals", "success"):
             file[name] = np.zeros((6, 1 if name in ("rewards", "terminals", "success") else 3))
-    with Hdf5FileStore(tmp_path / "x.hdf5") as converted_from:
-        features = map_columns(converted_from).features
     with penstock.open(tmp_path / "x.hdf5") as store:
+        features = map_columns(store).features
         assert list(store.columns_for("state")) == state
         for role, keys in LEROBOT.items():
             named = features.get(keys[0])

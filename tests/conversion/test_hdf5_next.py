@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock._src.cli import main
 from penstock._src.conversion.report import NoProgress
-from penstock._src.stores.hdf5.array import Hdf5Array
+from penstock._src.stores.hdf5.store import Hdf5Store
 from penstock.errors import BudgetExceeded, Interrupted, StoreError
 from tests.conversion import datasets
 from tests.stores import hdf5_files as files
@@ -234,14 +234,14 @@ def test_comparing_keeps_to_the_budget(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(next_columns, "BLOCK_BYTES", 100)  # eight rows
     steps(tmp_path / "replay.hdf5", augmented=True)
     read: list[int] = []
-    rows = Hdf5Array.rows
+    numbers = Hdf5Store.numbers
 
-    def counted(self: Any, start: int, stop: int, out: Any = None) -> Any:
-        if self.name == "next_observations":
-            read.append(stop - start)
-        return rows(self, start, stop, out)
+    def counted(self: Hdf5Store, name: str, rows: Any) -> Any:
+        if name == "next_observations":
+            read.append(len(rows))
+        return numbers(self, name, rows)
 
-    monkeypatch.setattr(Hdf5Array, "rows", counted)
+    monkeypatch.setattr(Hdf5Store, "numbers", counted)
     report = penstock.convert(tmp_path / "replay.hdf5", tmp_path / "out", fps=20)
     assert AUGMENTED.format(8, 38, "21.1") in notes(report) and read[:5] == [8, 8, 8, 8, 8]
     with h5py.File(tmp_path / "large.hdf5", "w") as file:  # one chunk that is larger than the budget

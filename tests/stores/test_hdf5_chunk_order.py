@@ -30,8 +30,6 @@ def permuted(tmp_path_factory: pytest.TempPathFactory) -> Path:
             values = np.random.default_rng(len(name)).integers(0, 200, (ROWS, *shape)).astype(dtype)
             made = file.create_dataset(name, (ROWS, *shape), dtype, chunks=(STEP, *shape), fillvalue=77)
             _write(made, values, order)
-        texts = np.array([f"row {row}".encode() for row in range(ROWS)], "S8")
-        _write(file.create_dataset("lang", (ROWS,), "S8", chunks=(STEP,)), texts, order)
         images = np.random.default_rng(1).integers(0, 256, (ROWS, 8, 8, 3), dtype=np.uint8)
         _write(file.create_dataset("image", images.shape, "u1", chunks=(STEP, 8, 8, 3)), images, order)
     with h5py.File(path) as file:
@@ -60,7 +58,6 @@ def test_any_rows_of_permuted_chunks(permuted: Path, store: Hdf5Store, rows: lis
         for name in NUMBERS:
             assert store.columns[name].way == "chunks"
             assert np.array_equal(store.numbers(name, wanted), file[name][()][wanted]), name
-        assert store.texts("lang", wanted) == [text.decode() for text in file["lang"][()][wanted]]
         images = file["image"][()]
         for row, image in zip(rows, store.images("image").read(rows, Scratch()), strict=True):
             assert np.array_equal(image, images[row])
@@ -74,7 +71,7 @@ def test_all_rows_in_order_of_permuted_chunks(permuted: Path, store: Hdf5Store) 
                 assert np.array_equal(np.concatenate(blocks), file[name][()])
 
 
-def demonstrations(path: Path, last: str) -> Path:
+def demonstrations(path: Path) -> Path:
     """What h5py itself writes: the room that a small data set left is used by chunks of the next."""
     with h5py.File(path, "w") as file:
         for demo in range(20):
@@ -82,28 +79,25 @@ def demonstrations(path: Path, last: str) -> Path:
             for name, shape, dtype in (("actions", (7,), "f4"), ("obs/a", (3,), "f8"), ("obs/b", (32,), "f8")):
                 group.create_dataset(name, data=np.zeros((50, *shape), dtype), chunks=(5, *shape))
             values = np.arange(50.0) + 50 * demo
-            texts = np.array([str(value).encode() for value in values], "S8")
-            group.create_dataset(last, data=values if last == "rewards" else texts, chunks=(5,))
+            group.create_dataset("rewards", data=values, chunks=(5,))
     return path
 
 
-@pytest.mark.parametrize("last", ["rewards", "lang"])
-def test_rows_of_demonstrations_that_were_written_plainly(tmp_path: Path, last: str) -> None:
-    with open_hdf5(demonstrations(tmp_path / "demos.hdf5", last), check=False) as store:
+def test_rows_of_demonstrations_that_were_written_plainly(tmp_path: Path) -> None:
+    with open_hdf5(demonstrations(tmp_path / "demos.hdf5"), check=False) as store:
         rng = np.random.default_rng(1)
         for _ in range(200):
             rows = rng.integers(0, store.rows, 64)
-            found = store.numbers(last, rows) if last == "rewards" else np.array(store.texts(last, rows), np.float64)
-            assert np.array_equal(found, rows)
+            assert np.array_equal(store.numbers("rewards", rows), rows)
 
 
 def test_batches_of_demonstrations_that_were_written_plainly(tmp_path: Path) -> None:
     rows: list[int] = []
     with (
-        open_hdf5(demonstrations(tmp_path / "demos.hdf5", "lang"), check=False) as store,
+        open_hdf5(demonstrations(tmp_path / "demos.hdf5"), check=False) as store,
         penstock.Loader(store, batch_size=64, seed=0, drop_last=False, output="numpy") as loader,
     ):
         for batch in loader:
-            assert [float(text) for text in batch["lang"]] == batch["index"].tolist()
+            assert batch["rewards"].tolist() == batch["index"].tolist()
             rows += batch["index"].tolist()
     assert sorted(rows) == list(range(1000))

@@ -1,4 +1,4 @@
-"""Flat steps end wherever a column of ends says so, in a store as in a conversion."""
+"""Flat steps end wherever a column of ends says so."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock._src.stores.hdf5.file import Hdf5File
-from penstock._src.stores.hdf5.layout import episode_spans, recognise
 from penstock._src.stores.hdf5.store import open_hdf5
 from penstock._src.stores.roles import TERMINALS, TIMEOUTS
 from penstock.errors import StoreError
@@ -50,16 +48,13 @@ def test_dones_end_what_terminals_do_not(tmp_path: Path) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(ends=st.dictionaries(st.sampled_from(ENDS), st.lists(st.integers(0, ROWS - 1)), min_size=1))
-def test_a_store_and_a_conversion_cut_at_every_end(ends: dict[str, list[int]]) -> None:
+def test_a_store_is_cut_at_every_end(ends: dict[str, list[int]]) -> None:
     stops = sorted({row + 1 for rows in ends.values() for row in rows} | {ROWS})
     with tempfile.TemporaryDirectory() as place:
         path = write(Path(place) / "steps.hdf5", ends)
-        with Hdf5File(path, probed=True) as file:
-            layout = recognise(file)
-            assert [span.stop for span in episode_spans(file, layout)] == stops
-            named = ", ".join(name for name in ENDS if name in ends)
-            assert layout.why == f"flat steps: {named} say where episodes end"
         with open_hdf5(path, check=False) as store:
+            named = ", ".join(name for name in ENDS if name in ends)
+            assert store.episodes_from == f"flat steps: {named} say where episodes end"
             assert store.episode_starts.tolist() == [0, *stops]
             first = next((name for name in TERMINALS if name in ends), None)
             if first is None:
@@ -69,11 +64,9 @@ def test_a_store_and_a_conversion_cut_at_every_end(ends: dict[str, list[int]]) -
                 assert store.ends_terminal.tolist() == [stop - 1 in ends[first] for stop in stops]
 
 
-def test_ends_that_are_no_numbers_are_refused_alike(tmp_path: Path) -> None:
+def test_ends_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "steps.hdf5", {"terminals": [3]})
     with h5py.File(path, "a") as file:
         file["dones"] = np.array([b"no"] * ROWS)
     with pytest.raises(StoreError, match=r"dones is \(12,\), one value for each of 12 rows expected"):
         open_hdf5(path, check=False)
-    with Hdf5File(path, probed=True) as file, pytest.raises(StoreError, match=r"dones is \(12,\), one value"):
-        episode_spans(file, recognise(file))

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from penstock._src.cli import main
-from penstock._src.stores.hdf5.array import Hdf5Array
-from penstock._src.stores.hdf5.file import Hdf5File
-from penstock._src.stores.hdf5.layout import episode_spans, recognise
+from penstock._src.stores.hdf5.store import open_hdf5
 from penstock.errors import StoreError
 from tests.stores import hdf5_files as files
 
@@ -23,18 +21,16 @@ def test_layouts_are_distinguished(tmp_path: Path) -> None:
     files.aloha(tmp_path / "aloha.h5", rows=3)
     files.robomimic(tmp_path / "demos.h5")
     files.replay(tmp_path / "replay.h5", first=True)
-    expected = {"aloha": [3], "demos": [5, 7, 6], "replay": [4, 7, 4]}
+    expected = {"aloha": [3], "robomimic": [5, 7, 6], "replay": [4, 7, 4]}
     for name, kind in (("aloha", "aloha"), ("demos", "robomimic"), ("replay", "replay")):
-        with Hdf5File(tmp_path / f"{name}.h5") as file:
-            layout = recognise(file)
-            assert layout.kind == kind and layout.why
-            assert [span.stop - span.start for span in episode_spans(file, layout)] == expected[name]
+        with open_hdf5(tmp_path / f"{name}.h5") as store:
+            assert store.layout == kind and store.episodes_from
+            assert np.diff(store.episode_starts).tolist() == expected[kind]
             if name == "replay":
-                left = layout.member("observations/left_image")
-                assert left is not None and (left.content, left.channels) == ("pixels", "first")
+                assert store.columns["observations/left_image"].why.endswith("channels first on disk, given as a "
+                                                                             "transposed view")  # fmt: skip
             if name == "aloha":
-                high = layout.member("observations/images/cam_high")
-                assert high is not None and high.content == "jpeg"
+                assert store.columns["observations/images/cam_high"].encoding == "jpeg"
 
 
 def test_channels_that_may_be_first_or_last_are_not_guessed(tmp_path: Path) -> None:
@@ -42,22 +38,18 @@ def test_channels_that_may_be_first_or_last_are_not_guessed(tmp_path: Path) -> N
         file["images/cam"] = np.zeros((2, 3, 64, 3), np.uint8)
         file["images/deep"] = np.zeros((2, 10, 64, 1), np.uint8)
         file["action"] = np.zeros((2, 2))
-    with Hdf5File(tmp_path / "x.h5") as file:
-        cam = recognise(file).member("images/cam")
-        assert cam is not None and cam.content == "other" and "hdf5.channels=last" in cam.why
-        text = recognise(file, "first").member("images/cam")
-        assert text is not None and text.channels == "first"
-        deep = recognise(file, "first").member("images/deep")
-        assert deep is not None and deep.channels == "last"
+    with open_hdf5(tmp_path / "x.h5") as store, pytest.raises(StoreError, match=r"hdf5\.channels=last"):
+        store.column("images/cam")
+    with open_hdf5(tmp_path / "x.h5", channels="first") as store:
+        assert store.columns["images/cam"].shape == (64, 3, 3) and store.columns["images/deep"].shape == (10, 64, 1)
 
 
 def test_a_mask_that_is_not_there(tmp_path: Path) -> None:
     files.robomimic(tmp_path / "demos.h5")
-    with Hdf5File(tmp_path / "demos.h5") as file:
-        layout = recognise(file)
-        assert [span.group for span in episode_spans(file, layout, "train")] == ["data/demo_0", "data/demo_10"]
-        with pytest.raises(StoreError, match="has no mask/valid"):
-            episode_spans(file, layout, "valid")
+    with open_hdf5(tmp_path / "demos.h5", mask="train") as store:
+        assert [store.episode_label(number) for number in range(2)] == ["data/demo_0", "data/demo_10"]
+    with pytest.raises(StoreError, match="has no mask/valid"):
+        open_hdf5(tmp_path / "demos.h5", mask="valid")
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared recordings are not here")
@@ -69,13 +61,12 @@ def test_files_that_others_recorded() -> None:
     }
     for name, (kind, rows) in expected.items():
         path = SHARED / f"{name}.hdf5"
-        with h5py.File(path) as oracle, Hdf5File(path) as file:
-            layout = recognise(file)
-            assert (layout.kind, sum(span.stop - span.start for span in episode_spans(file, layout))) == (kind, rows)
-            for member in layout.members:
-                array = Hdf5Array(file, f"{layout.groups[0]}/{member.name}".strip("/"))
-                middle = array.count // 2
-                assert np.array_equal(array.rows(middle, array.count), oracle[array.name][middle:])
+        with h5py.File(path) as oracle, open_hdf5(path) as store:
+            assert (store.layout, store.rows) == (kind, rows)
+            group = "data/demo_1/" if kind == "robomimic" else ""
+            for column in store.columns:
+                middle = np.arange(store.rows // 2, store.rows)
+                assert np.array_equal(store.numbers(column, middle), oracle[group + column][store.rows // 2 :])
 
 
 def test_inspect_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

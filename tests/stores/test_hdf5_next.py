@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from penstock._src.conversion.mapping import next_columns
 from penstock._src.conversion.mapping.next_columns import NextRows, compare_next, comparing_bytes
-from penstock._src.stores.hdf5.file_store import Hdf5FileStore
+from penstock._src.stores.hdf5.store import open_hdf5
+from tests.stores import hdf5_files as files
 
 SPECIAL = (0.0, -0.0, 1.0, np.nan, np.inf)
 
@@ -55,7 +56,7 @@ def test_counts_are_those_of_a_loop_over_all_rows(data: st.DataObject) -> None:
             file["next_observations"], file["actions"] = after, np.zeros((rows, 1))
             file["terminals"] = np.isin(np.arange(rows), list(terminal))
             file["timeouts"] = np.isin(np.arange(rows), [row for row in ends if row not in terminal])
-        with Hdf5FileStore(Path(place) / "x.hdf5") as store:
+        with open_hdf5(Path(place) / "x.hdf5") as store:
             found = compare_next(store, "observations", "next_observations")
     assert found == by_hand(now, after, ends, terminal)
 
@@ -67,7 +68,7 @@ def test_demonstrations_are_compared_each_within_itself(tmp_path: Path, monkeypa
             file[f"data/demo_{number}/actions"], file[f"data/demo_{number}/obs/a"] = np.zeros((rows, 1)), now
             file[f"data/demo_{number}/next_obs/a"] = now + 2
             file[f"data/demo_{number}/dones"] = np.arange(rows) == (rows - 1 if number else rows)
-    with Hdf5FileStore(tmp_path / "x.hdf5") as store:
+    with open_hdf5(tmp_path / "x.hdf5") as store:
         found = compare_next(store, "obs/a", "next_obs/a")
         assert found == NextRows(compared=5, equal=5, open_ends=1, terminal_ends=2) and not found.is_row_after
         monkeypatch.setattr(next_columns, "BLOCK_BYTES", 5 * 16)
@@ -80,12 +81,12 @@ def test_what_comparing_holds_follows_the_longest_row(tmp_path: Path) -> None:
         for number, longest in enumerate((10, 3000)):
             for name in ("obs/cam", "next_obs/cam"):
                 data = file.create_dataset(f"data/demo_{number}/{name}", (4,), dtype=h5py.vlen_dtype(np.uint8))
-                for row in range(4):
-                    data[row] = np.pad(np.array([0xFF, 0xD8], np.uint8), (0, longest - row - 2))
+                for row, image in enumerate(files.encoded(4, 1)):
+                    data[row] = np.pad(image, (0, longest - row))
             file[f"data/demo_{number}/obs/wide"] = file[f"data/demo_{number}/next_obs/wide"] = np.zeros((4, 1 << 18))
             file[f"data/demo_{number}/obs/few"] = file[f"data/demo_{number}/next_obs/few"] = np.zeros((4, 3))
             file[f"data/demo_{number}/actions"] = np.zeros((4, 1))
-    with Hdf5FileStore(tmp_path / "x.hdf5") as store:
+    with open_hdf5(tmp_path / "x.hdf5") as store:
         assert 3000 <= comparing_bytes(store, "obs/cam", "next_obs/cam") < 200_000
         numbers = comparing_bytes(store, "obs/wide", "next_obs/wide")
         assert next_columns.BLOCK_BYTES < numbers < 8 * next_columns.BLOCK_BYTES

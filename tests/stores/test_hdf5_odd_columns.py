@@ -11,12 +11,11 @@ import h5py
 import numpy as np
 import pytest
 
-import penstock
 from penstock._src.media.image import jpeg
 from penstock._src.stores.hdf5.store import open_hdf5
 from penstock._src.stores.opening import open_store
 from penstock._src.stores.store import Scratch
-from penstock.errors import StoreCorrupt, StoreError
+from penstock.errors import StoreError
 from tests.stores import hdf5_files as files
 
 TEXTS = ["pick the cup", "拿杯子", "", "place it, slowly", "é"]
@@ -105,40 +104,7 @@ def test_a_nan_ends_no_episode(tmp_path: Path) -> None:
         assert store.ends_terminal is not None and store.ends_terminal.tolist() == [True, False]
 
 
-STORAGES: list[dict[str, Any]] = [{}, {"chunks": (3,)}, {"chunks": (3,), "compression": "gzip"},
-                                  {"chunks": (3,), "compression": "lzf"}]  # fmt: skip
-
-
-@pytest.mark.parametrize("storage", STORAGES, ids=["plain", "chunks", "gzip", "lzf"])
-def test_texts_are_read_row_by_row(tmp_path: Path, storage: dict[str, Any]) -> None:
-    """Fixed and of their own lengths, in files of different widths."""
-    expected: list[str] = []
-    for number, longest in enumerate(("", "the longest of all", "the longest of all")):
-        texts = [f"{text}{number}{longest}" if text else "" for text in TEXTS]
-        expected += texts
-        with h5py.File(tmp_path / f"episode_{number}.hdf5", "w") as file:
-            file["action"] = np.zeros((5, 2))
-            file.create_dataset("observations/lang", data=np.array([text.encode() for text in texts]), **storage)
-            file.create_dataset("observations/own", data=texts, dtype=h5py.string_dtype(), **storage)
-            file["next_observations/lang"] = texts[::-1]  # nobody knows that they are those of the row after
-    with open_hdf5(tmp_path) as store:
-        rows = np.array([14, 0, 7, 7, 3, 9, 12, 2])
-        for name in ("observations/lang", "observations/own"):
-            assert store.columns[name].kind == "text" and store.columns[name].row_bytes == 0
-            assert store.texts(name, rows) == [expected[row] for row in rows], name
-            assert store.texts(name, np.arange(15)) == expected
-            assert store.texts(name, np.zeros(0, np.int64)) == []
-        assert store.columns["observations/own"].way == ("library" if "lzf" in storage.values() else "heap")
-        assert store.texts("next_observations/lang", np.arange(5)) == expected[:5][::-1] and not store.notes
-        with pytest.raises(StoreError, match="row 15 was requested"):
-            store.texts("observations/lang", np.array([15]))
-        with pytest.raises(StoreError, match="is not a text column"):
-            store.texts("action", rows)
-        with penstock.Loader(store, batch_size=5, shuffle=False, output="numpy") as loader:
-            assert [text for batch in loader for text in batch["observations/own"]] == expected
-
-
-def test_strings_that_are_no_text_are_named(tmp_path: Path) -> None:
+def test_strings_are_left_out(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "one.hdf5", "w") as file:
         file["action"] = np.zeros((4, 2))
         file["bytes"] = np.array([b"\x80\x81\xfe"] * 4)
@@ -146,37 +112,12 @@ def test_strings_that_are_no_text_are_named(tmp_path: Path) -> None:
     with open_hdf5(tmp_path / "one.hdf5", check=False) as store:
         assert list(store.columns) == ["action"]
         notes = " ".join(store.notes)
-        assert "bytes is left out: strings that are neither JPEG, PNG nor UTF-8 text" in notes
-        assert "pairs is left out: text, 2 of them a row" in notes
+        assert "bytes is left out: neither JPEG nor PNG" in notes
+        assert "pairs is left out: rows of different lengths, in a layout of their own" in notes
     with h5py.File(tmp_path / "one.hdf5", "a") as file:
         file["terminals"] = ["no"] * 4
     with pytest.raises(StoreError, match=r"terminals is \(4,\), one value for each of 4 rows expected"):
         open_hdf5(tmp_path / "one.hdf5", check=False)
-
-
-def test_a_text_that_claims_too_much_is_refused(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "one.hdf5", "w") as file:
-        file["action"] = np.zeros((20, 2))
-        file.create_dataset("lang", data=["short"] * 19 + ["x" * (1 << 20) + "y"], dtype=h5py.string_dtype())
-    message = r"row 19 claims 1,048,577 bytes, a text may have 1,048,576"
-    with open_hdf5(tmp_path / "one.hdf5", check=False) as store, pytest.raises(StoreCorrupt, match=message):
-        store.texts("lang", np.array([19]))
-
-
-def test_numbers_in_the_shape_of_images_are_noted(tmp_path: Path) -> None:
-    shapes: dict[str, tuple[tuple[int, ...], str]] = {
-        "floats": ((24, 32, 3), "f4"), "turned": ((3, 24, 32), "f4"), "stack": ((24, 32, 9), "u1"),
-        "two": ((2, 24, 32, 3), "u1"), "gray_image": ((24, 32), "f4"),
-    }  # fmt: skip
-    plain = {"matrix": ((24, 32), "f4"), "poses": ((24, 4, 4), "f4"), "joint": ((14,), "f4"), "c": ((24, 32, 3), "u1")}
-    with h5py.File(tmp_path / "one.hdf5", "w") as file:
-        for name, (shape, dtype) in {**shapes, **plain}.items():
-            file[f"observations/{name}"] = np.zeros((4, *shape), dtype)
-        file["action"] = np.zeros((4, 2))
-    with open_hdf5(tmp_path / "one.hdf5", check=False) as store:
-        noted = {note.split()[0] for note in store.notes if "looks like images, taken as numbers" in note}
-        assert noted == {f"observations/{name}" for name in shapes}
-        assert any("float32 24×32×3; uint8 (H, W, 1|3|4) is an image" in note for note in store.notes)
 
 
 def test_episodes_are_whole_numbers_and_at_least_one(tmp_path: Path) -> None:

@@ -232,8 +232,8 @@ def test_depth_gray_ragged_and_odd_columns(tmp_path: Path) -> None:
         assert_rows(store, "action", np.arange(12).reshape(6, 2), any_order(6))
         assert store.columns["observations/images/own"].stored_bytes > sum(len(row) for row in rows) // 2
         left_out = " ".join(store.notes)
-        assert store.texts("words", np.array([5])) == ["a"] and "words is" not in left_out
-        assert "short is left out: 5 rows, action has 6" in left_out
+        assert "words is left out: neither JPEG nor PNG" in left_out
+        assert "short is left out: 5 rows, the episode has 6" in left_out
         for call in (lambda: store.images("action"), lambda: store.numbers("observations/depth/front", np.zeros(1))):
             with pytest.raises(StoreError, match="is no"):
                 call()

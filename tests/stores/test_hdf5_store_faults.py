@@ -178,7 +178,7 @@ def test_a_file_that_is_cut_or_changed_after_opening_is_an_error(tmp_path: Path,
     storages(path)
     with open_hdf5(path, check=False) as store:
         path.unlink()
-        with pytest.raises(StoreError, match="cannot be read any more"):
+        with pytest.raises(StoreError, match="cannot be read"):
             read(store)
 
 

@@ -182,17 +182,6 @@ def test_part_of_a_data_set_opens_where_other_files_are_absent(tmp_path: Path, o
     check_numbers(LeRobotStore(tmp_path / "new", episodes=[2]), LENGTHS, [2], "v3.0")
 
 
-def test_an_episode_that_goes_on_in_the_next_file_is_whole(tmp_path: Path, new: Path) -> None:
-    shutil.copytree(new, tmp_path / "set")
-    path = tmp_path / "set/data/chunk-000/file-000.parquet"
-    table = pq.ParquetFile(path).read()
-    pq.write_table(table.slice(0, 15), path)
-    pq.write_table(table.slice(15, 6), path.with_name("file-001.parquet"), row_group_size=4)
-    pq.write_table(table.slice(21), path.with_name("file-002.parquet"), write_statistics=False)
-    for episodes in (None, [1], [2, 1], [2]):
-        check_numbers(LeRobotStore(tmp_path / "set", episodes=episodes), LENGTHS, episodes, "v3.0")
-
-
 def test_a_store_crosses_to_other_processes_by_its_words(new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(new.parent)
     store = LeRobotStore("set", episodes=[2, 1], columns=["action", making.CAMERA])

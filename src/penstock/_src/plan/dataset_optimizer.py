@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock._src.plan.estimate import DTYPE_BYTES, DatasetSizeEstimator
-from penstock._src.plan.files.measure import MeasuredFiles, measure_files
+from penstock._src.plan.measure import MeasuredFiles, measure_files
 from penstock._src.plan.probe.host_plan import pinned_bytes
 from penstock._src.system.limits import read_cpu_limit, read_gpus, read_memory_limit
 from penstock._src.system.units import GIB, parse_workers
@@ -168,13 +168,12 @@ def _batch(batch_size: int, sample_bytes: float, available_gb: float) -> tuple[i
 def _recommendations(result: dict[str, Any], measured: MeasuredFiles, at_training_size: bool) -> list[str]:
     texts = _TEXTS[result["lang"]]
     strategy = result["recommended_strategy"]
-    is_vqa = measured.kind in ("JSON", "JSONL", "image folder")
     memory = (
         f"{max(1, int(result['estimated_memory_gb'] if strategy == 'small_dataset' else result['cache_gb']) + 1)}GiB"
     )
     names = {
         key: text.format(path=result["data_path"], batch=result["batch_size"], memory=memory)
-        for key, text in (_VQA if is_vqa else _STORE).items()
+        for key, text in (_VQA if measured.is_vqa else _STORE).items()
     }
     lines = [texts[strategy].format(**names)]
     lines.append(texts["batch"].format(batch=result["batch_size"], batches=_BATCHES, flight=result["batches_gb"]))

@@ -239,8 +239,6 @@ class Store(Closing, ABC):
     episodes_from: str = ""
     """How the episodes were found, in words."""
     plural: str = "stores"
-    left_out: Mapping[str, str] = {}
-    """Names of what is no feature unless a user names it, and why: other numbers of rows, contents of no known kind."""
     lost: Mapping[str, int] = {}
     """Episodes that cannot be read at all → how many rows each has."""
     reading_bytes: int = 4 << 20
@@ -325,9 +323,6 @@ class Store(Closing, ABC):
     def success(self, position: int) -> bool | None:
         """Whether the episode at this position succeeded, where something says so of the whole episode."""
         return None
-
-    def check_episode(self, position: int, names: Sequence[str]) -> None:
-        """Raise what is wrong with these columns of an episode, before its rows are read."""
 
     def scratch_bytes(self, names: Sequence[str]) -> int:
         """What reading these columns in order holds besides the rows that are asked for."""

@@ -40,35 +40,24 @@ def _files(path: Path) -> Sequence[Path]:
 
 def describe(path: Path, opening: OpenOptions, episodes: Sequence[int] | str | None = None) -> dict[str, Any]:
     """Everything that inspect shows, as plain data; the layout is that of the first file."""
-    from penstock._src.stores.hdf5.file import Hdf5File
-    from penstock._src.stores.hdf5.file_store import TEXT_NAMES, read_facts
-    from penstock._src.stores.hdf5.layout import episode_spans, recognise
+    from penstock._src.stores.hdf5.store import open_hdf5
 
     files, options = _files(path), opening.settings.hdf5
-    load = describe_store(
-        path,
-        episodes=episodes,
-        channels=options.channels,
-        mask=options.mask,
-        allow_external=options.allow_external,
-    )
-    with Hdf5File(files[0], allow_external=options.allow_external, texts=TEXT_NAMES) as file:
-        layout = recognise(file, options.channels)
-        spans = episode_spans(file, layout, options.mask)
-        facts = read_facts(file, layout)
+    words = {"channels": options.channels, "mask": options.mask, "allow_external": options.allow_external}
+    load = describe_store(path, episodes=episodes, **words)
+    with open_hdf5(files[0], **words) as store:
         description = {
             "path": str(path),
             "bytes": sum(each.stat().st_size for each in files),
             "files": len(files),
-            "layout": layout.kind,
-            "why": layout.why,
-            "episodes": len(spans),
-            "rows": sum(span.stop - span.start for span in spans),
-            "rate_hz": facts.rate_hz,
-            "task": facts.task,
-            "robot": facts.robot,
-            "masks": list(layout.masks),
-            "reads_besides": list(file.followed),
+            "layout": store.layout,
+            "why": store.episodes_from,
+            "episodes": store.episodes,
+            "rows": store.rows,
+            "rate_hz": store.fps,
+            "task": store.task(0) if store.episodes else None,
+            "robot": store.robot_type,
+            "masks": list(store.masks),
         }
     description |= {"load": load, "conversion": {"of": str(files[0]), **predict(HDF5, files[0], opening)}}
     if len(files) > 1:
@@ -89,8 +78,6 @@ def _show(info: dict[str, Any]) -> None:
         if value:
             print_text(f"{label:<15}{value}")
     print_text("\n".join(load_lines(info["load"])))
-    for target in info["reads_besides"]:
-        print_text(f"reads besides  {target}")
     if info["conversion"]["possible"] and info["files"] > 1:
         print_text(f"convert        file by file; {Path(info['conversion']['of']).name} like this:")
     print_text("\n".join(conversion_lines(info["conversion"])))

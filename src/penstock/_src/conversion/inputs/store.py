@@ -40,6 +40,7 @@ from penstock._src.plan.conversion_memory import (
     plan_memory,
 )
 from penstock._src.stores.opening import open_store
+from penstock._src.stores.roles import SUCCESSES
 from penstock._src.stores.store import Store
 from penstock._src.system import memory as process_memory
 from penstock._src.system import units
@@ -59,12 +60,16 @@ def open_store_input(path: Path, options: OpenOptions, first_spec: DatasetSpec |
 
 
 def open_hdf5_input(path: Path, options: OpenOptions, first_spec: DatasetSpec | None = None) -> StoreInput:
-    """Open and plan an HDF5 file: it is read from its beginning to its end."""
-    from penstock._src.stores.hdf5.file_store import Hdf5FileStore
+    """Open and plan an HDF5 file; where features are configured, what is wrong with other columns is no matter."""
+    from penstock._src.stores.hdf5.store import open_hdf5
 
-    hdf5 = (options.settings if first_spec is None else first_spec.settings).hdf5
+    settings = options.settings if first_spec is None else first_spec.settings
+    by_name = not settings.features if first_spec is None else first_spec.by_name
+    topics = {source.topic.strip("/") for feature in settings.features.values() for source in feature.sources}
+    hdf5 = settings.hdf5
     opener = partial(
-        Hdf5FileStore,
+        open_hdf5,
+        columns=None if by_name else sorted(topics.difference(SUCCESSES)) or None,
         channels=hdf5.channels,
         pixels=hdf5.pixels,
         mask=hdf5.mask,
@@ -219,7 +224,6 @@ class StoreInput(Input):
     def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
         state: State = plan.detail
         position, count = state["next"], self._store.episodes
-        self._store.check_episode(position, self._columns.names())
         span_bytes = range(self.size_bytes * position // count, self.size_bytes * (position + 1) // count)
         try:
             stream_episode(self._work(state, span_bytes), episode, run)

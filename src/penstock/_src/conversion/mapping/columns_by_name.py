@@ -69,26 +69,22 @@ def map_columns(store: Store, *, with_depth: bool = True) -> MappedColumns:
 
 def _usable(store: Store, notes: list[str]) -> list[Column]:
     kept: list[Column] = []
-    names = list(dict.fromkeys([*store.columns, *store.left_out]))
-    aside = [name for name in names if name.split("/")[0] in ASIDE_GROUPS]
+    aside = [name for name in store.columns if name.split("/")[0] in ASIDE_GROUPS]
     if aside:
         notes.append(f"left out (name them under features: to keep them): {listed(aside)}")
-    for name in names:
+    for name, column in store.columns.items():
         if name in aside or base_name(name) in BOOKKEEPING or is_next_observation(name):
             continue
-        problem = problem_of(store, name)
+        problem = problem_of(column)
         if problem is None:
-            kept.append(store.columns[name])
+            kept.append(column)
         else:
             notes.append(left_out(name, problem))
     return kept
 
 
-def problem_of(store: Store, name: str) -> str | None:
+def problem_of(column: Column) -> str | None:
     """Why a column is no feature unless a user names it."""
-    if name in store.left_out:
-        return store.left_out[name]
-    column = store.columns[name]
     if column.kind == "text":
         return "text"
     values = int(np.prod(column.shape, dtype=np.int64))

@@ -69,8 +69,6 @@ def compare_next(
 
     `most_bytes` ends it after so many bytes of both; `on_block` is called after every block, and may raise.
     """
-    for position in range(store.episodes):
-        store.check_episode(position, (now, after))
     terminal = store.roles.get("terminal")
     if terminal is not None and math.prod(store.columns[terminal].shape) != 1:
         terminal = None
@@ -183,16 +181,16 @@ def _now(name: str) -> str:
 def _columns(store: Store, settings: Settings, used: Set[str]) -> tuple[dict[str, Column], list[str]]:
     columns: dict[str, Column] = {}
     notes: list[str] = []
-    for name in dict.fromkeys([*store.columns, *store.left_out]):
+    for name, column in store.columns.items():
         if not is_next_observation(name) or name in used:
             continue
-        problem = problem_of(store, name)
+        problem = problem_of(column)
         if problem is not None:
             notes.append(left_out(name, problem))
-        elif store.columns[name].kind == "depth" and settings.depth == "off":
+        elif column.kind == "depth" and settings.depth == "off":
             notes.append(f"depth left out: {name}")
         else:
-            columns[name] = store.columns[name]
+            columns[name] = column
     return columns, notes
 
 

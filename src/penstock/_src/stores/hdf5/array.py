@@ -1,7 +1,4 @@
-"""One data set of an HDF5 file by rows, in bounded memory, by the shortest way that its storage allows.
-
-This is where that way is chosen: the readers themselves are in `rows` and `chunks`.
-"""
+"""One data set of an HDF5 file by rows: which reader gives them is chosen here, once, by how they are stored."""
 
 from __future__ import annotations
 
@@ -20,8 +17,6 @@ from penstock._src.stores.hdf5.rows import (
     HeapRows,
     LastChunk,
     LibraryRows,
-    RaggedLibraryRows,
-    RaggedReader,
     RowReader,
 )
 from penstock.errors import LimitExceeded, StoreCorrupt, StoreError
@@ -40,19 +35,16 @@ _MOST_ROWS = 1 << 40  # a header that claims more is damaged or hostile
 
 
 class Hdf5Array:
-    """A data set whose first dimension counts rows; `rows` gives a run of them.
+    """A data set whose first dimension counts rows."""
 
-    `texts` takes strings of their own lengths as ragged rows, too.
-    """
-
-    def __init__(self, file: Hdf5File, name: str, *, texts: bool = False) -> None:
+    def __init__(self, file: Hdf5File, name: str) -> None:
         self.file, self.name = file, name
         data = file.opened(name)
         with library_errors(file.path, f"{name} cannot be read"):
             self.shape: tuple[int, ...] = tuple(int(size) for size in data.shape or ())
             self.dtype: np.dtype[Any] = data.dtype
             self.chunks: tuple[int, ...] | None = data.chunks
-            self.is_ragged = _is_ragged(data, texts)
+            self.is_ragged = _is_ragged(data)
             # On disk, a row of its own length is a reference to the heap.
             self._stored: np.dtype[Any] = REFERENCE if self.is_ragged else self.dtype
             self.offset = -1
@@ -60,14 +52,10 @@ class Hdf5Array:
             self.stored_bytes = 0
             """On disk; of ragged rows, the references alone."""
             self.reader, self.way, self.why = self._choose(data)
-        self._last = LastChunk()
         if not self.shape:
             raise StoreError(f"{file.path}: {name} is a single value, it has no rows")
         if self.count > _MOST_ROWS:
             raise LimitExceeded(f"{file.path}: {name} claims {self.count:,} rows", size=self.count, limit=_MOST_ROWS)
-
-    def __repr__(self) -> str:
-        return f"Hdf5Array({self.name!r}, {self.dtype} {self.shape}, {self.way})"
 
     @property
     def count(self) -> int:
@@ -83,69 +71,49 @@ class Hdf5Array:
         """One row in memory; of ragged rows, the reference alone."""
         return math.prod(self.row_shape) * self._stored.itemsize
 
-    @property
-    def chunk_rows(self) -> int:
-        """Rows that are best read together: 1 where rows lie by themselves."""
-        return self.reader.together
-
-    @property
-    def chunk_bytes(self) -> int:
-        return math.prod(self.chunks) * self._stored.itemsize if self.chunks else 0
-
-    @property
-    def scratch_bytes(self) -> int:
-        """What a read holds besides the rows themselves."""
-        return self.reader.scratch_bytes
-
-    def rows(self, start: int, stop: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """The rows [start, stop), in `out` where one is given (its shape and dtype are the rows')."""
-        if not 0 <= start <= stop <= self.count:
-            raise StoreError(f"{self._where}: rows {start:,}…{stop:,} of {self.count:,}")
-        if isinstance(self.reader, RaggedReader):
-            raise StoreError(f"{self._where}: its rows have different lengths")
-        shape = (stop - start, *self.row_shape)
-        if out is None:
-            out = np.empty(shape, self.dtype)
-        elif out.shape != shape or out.dtype != self.dtype or not out.flags.c_contiguous:
-            raise StoreError(f"{self._where}: rows of {self.dtype} {shape} do not fit into {out.dtype} {out.shape}")
-        if out.size:
-            self.reader.read(self.file, start, stop, out, self._last)
-        if self.dtype.kind == "b":
-            out[...] = out.view(np.uint8) != 0  # a byte that is neither 0 nor 1 would be no truth value of numpy's
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """The rows [start, stop), which have one length."""
+        out = np.empty((stop - start, *self.row_shape), self.dtype)
+        if isinstance(self.reader, RowReader) and out.size:
+            self.reader.read(self.file, start, stop, out, LastChunk())
         return out
 
-    def ragged(self, start: int, stop: int, longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
-        """Rows of bytes that each have their own length, one after the other."""
-        if not isinstance(self.reader, RaggedReader) or not 0 <= start <= stop <= self.count:
-            raise StoreError(f"{self._where}: rows {start:,}…{stop:,} of {self.count:,} by their own lengths")
-        try:
-            yield from self.reader.rows(self.file, range(start, stop), longest_bytes)
-        except LimitExceeded as error:
-            raise LimitExceeded(f"{self._where}: {error.message}", size=error.size, limit=error.limit) from None
+    def encoded(self, start: int, stop: int, longest_bytes: int) -> Iterator[bytes]:
+        """The rows [start, stop) as bytes, whether they have lengths of their own or not."""
+        if isinstance(self.reader, HeapRows):
+            for row in self.reader.rows(self.file, range(start, stop), longest_bytes):
+                yield row.tobytes()
+        else:
+            for number in range(start, stop):
+                yield self.rows(number, number + 1).tobytes()
 
-    def longest_bytes(self, most_bytes: int) -> int:
-        """The longest row; of rows with their own lengths without those that claim more than `most_bytes`."""
-        if not isinstance(self.reader, RaggedReader):
-            return self.row_bytes
-        longest = 1
-        for start in range(0, self.count, _SCANNED_ROWS):
-            lengths = self.reader.lengths(self.file, start, min(start + _SCANNED_ROWS, self.count))
-            longest = max(longest, int(lengths[lengths <= most_bytes].max(initial=0)))
-        return longest
+    def lengths(self) -> tuple[int, int]:
+        """Of rows with lengths of their own: the longest and all together, without those that no image has."""
+        longest, total = 1, 0
+        if isinstance(self.reader, HeapRows):
+            for start in range(0, self.count, _SCANNED_ROWS):
+                lengths = self.reader.lengths(self.file, start, min(start + _SCANNED_ROWS, self.count))
+                lengths = lengths[lengths <= LARGEST_IMAGE_BYTES]
+                longest, total = max(longest, int(lengths.max(initial=0))), total + int(lengths.sum())
+        return longest, total
 
     @property
     def _where(self) -> str:
         return f"{self.file.path}: {self.name}"
 
-    def _choose(self, data: h5py.Dataset) -> tuple[RowReader | RaggedReader, Way, str]:
+    @property
+    def is_readable(self) -> bool:
+        """The library's own way is for rows of one length."""
+        return not self.is_ragged or self.way != "library"
+
+    def _choose(self, data: h5py.Dataset) -> tuple[RowReader | HeapRows, Way, str]:
         """The reader of the rows, and why it is this one."""
         filters = self.file.filters(data) if self.chunks is not None else ()
         plain_bytes = math.prod(self.shape) * self._stored.itemsize
         self.stored_bytes = int(data.id.get_storage_size()) if filters else plain_bytes
         reason = self._library_reason(data, filters)
         if reason is not None:
-            reader = LibraryRows(self.name, self._stored, self.shape, self.chunks)
-            return RaggedLibraryRows(self.name) if self.is_ragged else reader, "library", reason
+            return LibraryRows(self.name, self._stored, self.shape, self.chunks), "library", reason
         if self.chunks is not None:
             rows_reader, way, why = self._in_chunks(self.chunks, filters)
         else:
@@ -178,7 +146,7 @@ class Hdf5Array:
         import h5py
 
         if self.is_ragged and (len(self.shape) != 1 or not _has_references(data)):
-            return "rows of different lengths, in a layout of their own"
+            return "in a layout of their own"
         if not self.file.is_local(data):
             return "its bytes lie in another file"
         if self.file.has_user_block:
@@ -208,10 +176,11 @@ def _has_references(data: h5py.Dataset) -> bool:
     return bool(h5py.h5i.get_file_id(data.id).get_create_plist().get_sizes()[0] == 8)  # of a string: of its pointer
 
 
-def _is_ragged(data: h5py.Dataset, texts: bool) -> bool:
+def _is_ragged(data: h5py.Dataset) -> bool:
     import h5py
 
-    if texts and (string_type := h5py.check_string_dtype(data.dtype)) is not None:
+    string_type = h5py.check_string_dtype(data.dtype)
+    if string_type is not None:
         return string_type.length is None
     base = h5py.check_vlen_dtype(data.dtype)
-    return base is not None and base is not str and base is not bytes and np.dtype(base).itemsize == 1
+    return base is not None and np.dtype(base).itemsize == 1

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._src.stores.hdf5.file import library_errors, library_lock
-from penstock._src.stores.hdf5.rows import REFERENCE, BandReader, LastChunk, RowFile, RowReader, as_bytes, iter_at
+from penstock._src.stores.hdf5.file import Hdf5File, library_errors, library_lock
+from penstock._src.stores.hdf5.rows import REFERENCE, BandReader, LastChunk, RowReader, as_bytes, iter_at
 from penstock._src.stores.scattered import gather_bytes
 from penstock._src.stores.store import Scratch
 from penstock.errors import LimitExceeded, StoreCorrupt
@@ -46,7 +46,7 @@ class ChunkTable:
     def n_bytes(self) -> int:
         return sum(each.nbytes for each in (self._offsets, self.sizes) if each is not None)
 
-    def offsets(self, file: RowFile) -> NDArray[np.int64]:
+    def offsets(self, file: Hdf5File) -> NDArray[np.int64]:
         """By number of the chunk, -1 where one was never written: listed by one walk when they are asked for first."""
         if self._offsets is None:
             with library_lock():
@@ -59,7 +59,7 @@ class ChunkTable:
         """A row that was never written."""
         return as_bytes(np.full(row_bytes // self._dtype.itemsize, self.fill, self._dtype))
 
-    def _list(self, file: RowFile) -> None:
+    def _list(self, file: Hdf5File) -> None:
         data = file.opened(self.name)
         if self._dtype != REFERENCE:
             with library_errors(file.path, f"{self.name}: its fill value cannot be read"):
@@ -107,7 +107,7 @@ class PlainChunkRows(RowReader):
     def index_bytes(self) -> int:
         return self._table.n_bytes
 
-    def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
+    def read(self, file: Hdf5File, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
         offsets, step = self._table.offsets(file), self._table.chunks[0]
         for chunk in range(start // step, -(-stop // step)):
             low, high = max(chunk * step, start), min((chunk + 1) * step, stop)
@@ -119,7 +119,7 @@ class PlainChunkRows(RowReader):
             offset += (low - chunk * step) * self._row_bytes
             file.source.read_into(as_bytes(target).data, offset)
 
-    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+    def gather(self, file: Hdf5File, rows: NDArray[np.int64], out: NDArray[Any], last: LastChunk) -> None:
         offsets = self._row_offsets(file, rows)
         is_written = offsets >= 0
         if is_written.all():
@@ -129,12 +129,12 @@ class PlainChunkRows(RowReader):
         gather_bytes(file.source, offsets[is_written], self._row_bytes, written)
         out[is_written], out[~is_written] = written, self._table.fill
 
-    def iter_rows(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+    def iter_rows(self, file: Hdf5File, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
         offsets = self._row_offsets(file, np.asarray(rows, np.int64)).tolist()
         fill = None if min(offsets, default=0) >= 0 else self._table.blank(self._row_bytes)
         return iter_at(file, offsets, scratch.take(self._row_bytes), fill)
 
-    def _row_offsets(self, file: RowFile, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _row_offsets(self, file: Hdf5File, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The byte offsets of rows, -1 where they were never written."""
         numbers, inside = np.divmod(rows, self._table.chunks[0])
         offsets = self._table.offsets(file)[numbers]
@@ -150,14 +150,13 @@ class PackedChunkRows(BandReader):
         super().__init__(dtype, shape)
         self._table = ChunkTable(name, shape, chunks, dtype, plain=not filters)
         self._filters, self.together, self.unpacked_bytes = filters, chunks[0], self._table.chunk_bytes
-        self.scratch_bytes = 4 * self.unpacked_bytes
         self._inner = [range(0, size, part) for size, part in zip(shape[1:], chunks[1:], strict=True)]
 
     @property
     def index_bytes(self) -> int:
         return self._table.n_bytes
 
-    def iter_rows(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+    def iter_rows(self, file: Hdf5File, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
         if self._table.chunks[1:] != self._row_shape:
             yield from super().iter_rows(file, rows, scratch)
             return
@@ -171,13 +170,14 @@ class PackedChunkRows(BandReader):
                 unpacked = as_bytes(values).reshape(step, -1)
             yield unpacked[row - band * step]
 
-    def pick(self, file: RowFile, band: int, inside: Any, out: NDArray[Any], last: LastChunk) -> None:
+    def pick(self, file: Hdf5File, band: int, inside: Any, out: NDArray[Any], last: LastChunk) -> None:
         for number, rest in enumerate(itertools.product(*self._inner), band * self._table.by_band):
             sizes = zip(rest, self._table.chunks[1:], self._row_shape, strict=True)
             parts = [slice(at, min(at + step, size)) for at, step, size in sizes]
             target, source = (slice(None), *parts), (inside, *(slice(0, part.stop - part.start) for part in parts))
-            if last.held is not None and last.held[0] is self and last.held[1] == number:
-                values: NDArray[Any] | None = last.held[2]
+            held = last.held  # another thread may replace it
+            if held is not None and held[0] is self and held[1] == number:
+                values: NDArray[Any] | None = held[2]
             else:
                 last.held = None
                 values = self._unpacked(file, number)
@@ -185,7 +185,7 @@ class PackedChunkRows(BandReader):
                     last.held = (self, number, values)
             out[target] = self._table.fill if values is None else values[source]
 
-    def _unpacked(self, file: RowFile, number: int) -> NDArray[Any] | None:
+    def _unpacked(self, file: Hdf5File, number: int) -> NDArray[Any] | None:
         """A whole chunk as it was before its filters; None where it was never written."""
         table = self._table
         offset, chunk_bytes = int(table.offsets(file)[number]), table.chunk_bytes
@@ -208,7 +208,7 @@ class PackedChunkRows(BandReader):
             raise StoreCorrupt(f"{self._where(file, number)} unpacks to {len(data):,} of {chunk_bytes:,} bytes")
         return np.frombuffer(data, self._dtype).reshape(table.chunks)
 
-    def _inflate(self, data: Any, file: RowFile, number: int) -> bytes:
+    def _inflate(self, data: Any, file: Hdf5File, number: int) -> bytes:
         unpacker, chunk_bytes = zlib.decompressobj(), self._table.chunk_bytes
         try:
             unpacked = unpacker.decompress(data, chunk_bytes)
@@ -221,7 +221,7 @@ class PackedChunkRows(BandReader):
             raise StoreCorrupt(f"{self._where(file, number)} is not {chunk_bytes:,} bytes when unpacked")
         return unpacked
 
-    def _where(self, file: RowFile, number: int) -> str:
+    def _where(self, file: Hdf5File, number: int) -> str:
         at = zip(np.unravel_index(number, self._table.grid), self._table.chunks, strict=True)
         return f"{file.path}: {self._table.name}: the chunk at {tuple(int(cell) * step for cell, step in at)}"
 

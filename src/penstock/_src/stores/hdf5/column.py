@@ -1,4 +1,4 @@
-"""One column of an HDF5 store over all its files: runs of rows, any rows in any order, texts and images.
+"""One column of an HDF5 store over all its files: runs of rows, any rows in any order, images.
 
 A bounded number of files is open at a time, for any thread and across forks. Bytes are read by position. The library
 opens a file only to list chunks, or for columns that it alone can read.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from penstock._src.profile.record.spans import span
 from penstock._src.stores.caches import FILE_CACHE, Lru
 from penstock._src.stores.hdf5.array import Hdf5Array
-from penstock._src.stores.hdf5.columns import LONGEST_TEXT_BYTES
 from penstock._src.stores.hdf5.file import Hdf5File, library_lock
 from penstock._src.stores.hdf5.layout import join
 from penstock._src.stores.hdf5.rows import (
@@ -26,72 +25,18 @@ from penstock._src.stores.hdf5.rows import (
     ContiguousRows,
     HeapRows,
     LastChunk,
-    RaggedReader,
     RowReader,
     image_bytes,
 )
 from penstock._src.stores.hdf5.survey import Hdf5Survey
 from penstock._src.stores.scattered import runs_between
 from penstock._src.stores.store import ImageArray, ImageSource, Scratch, row_numbers
-from penstock._src.system.files import ReadErrors, open_source
-from penstock.errors import LimitExceeded, StoreCorrupt, StoreError
-
-if TYPE_CHECKING:
-    import h5py
+from penstock.errors import ImageError, LimitExceeded, StoreCorrupt, StoreError
 
 _MOST_OPEN = 128
-_HEAP_BYTES = 32 << 20  # places of texts of their own lengths: two million
 _LOCAL_BITS = 40  # rows of one part
 _LOCAL_MASK = (1 << _LOCAL_BITS) - 1
-_FEW_ROWS = 12  # found one by one faster than by numpy
 _SMALLEST_LIMIT_BYTES = 1 << 20
-
-
-class _HandleErrors(ReadErrors):
-    def cannot_open(self, path: Path, error: OSError) -> Exception:
-        return StoreError(
-            f"{path} cannot be read any more: {error.strerror or error}",
-            hint="it was there when the store was opened; open the store again",
-        )
-
-
-_ERRORS = _HandleErrors(StoreError, StoreCorrupt)
-
-
-class OpenFile:
-    """One open file; closed with its last reader."""
-
-    def __init__(self, path: Path, stamp: tuple[int, int], allow_external: bool) -> None:
-        self.path = path
-        self.size_bytes = stamp[0]
-        self._stamp = stamp
-        self._allow_external = allow_external
-        self._library: Hdf5File | None = None
-        self.source = open_source(path, _ERRORS)
-
-    def check(self) -> None:
-        """The file is what it was when the store was opened."""
-        now = self.source.identity()
-        if now[:2] != self._stamp:
-            grown = f": {now.size_bytes:,} bytes, it had {self._stamp[0]:,}" if now[0] != self._stamp[0] else ""
-            raise StoreCorrupt(
-                f"{self.path} was changed since the store was opened{grown}", hint="open the store again"
-            )
-
-    def library(self) -> Hdf5File:
-        """The file, open for the library; for who holds the lock."""
-        if self._library is None:
-            self._library = Hdf5File(self.path, allow_external=self._allow_external, probed=True)
-        return self._library
-
-    def opened(self, name: str) -> h5py.Dataset:
-        """A data set, through the library."""
-        with library_lock():
-            return self.library().opened(name)
-
-    def __del__(self) -> None:
-        if self._library is not None:
-            self._library.close()
 
 
 class OpenFiles:
@@ -101,13 +46,13 @@ class OpenFiles:
         self.paths, self.stamps = tuple(paths), stamps
         self._allow_external = allow_external
         self._closed = False
-        self._open: Lru[OpenFile] = Lru(most_open())
+        self._open: Lru[Hdf5File] = Lru(most_open())
 
     @property
     def n_open(self) -> int:
         return len(self._open)
 
-    def handle(self, number: int) -> OpenFile:
+    def handle(self, number: int) -> Hdf5File:
         """The file, open and unchanged. Who holds the handle may read from its source."""
         if self._closed:
             raise StoreError(f"{self.paths[number]}: the store is closed already")
@@ -115,10 +60,10 @@ class OpenFiles:
         file.check()
         return file
 
-    def _opened(self, number: int) -> OpenFile:
+    def _opened(self, number: int) -> Hdf5File:
         size, time_ns = (int(value) for value in self.stamps[number])
         with span(FILE_CACHE):
-            return OpenFile(self.paths[number], (size, time_ns), self._allow_external)
+            return Hdf5File(self.paths[number], allow_external=self._allow_external, stamp=(size, time_ns))
 
     def close(self) -> None:
         self._closed = True
@@ -157,8 +102,6 @@ class RowMap:
 
     def locate(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The part of each row, and its number there."""
-        if len(self.starts) == 1:
-            return np.broadcast_to(self.parts, rows.shape), rows + self.shifts[0]
         runs = np.searchsorted(self.starts, rows, side="right") - 1
         return self.parts[runs], rows + self.shifts[runs]
 
@@ -171,18 +114,8 @@ class RowMap:
         """Rows in their order, those that follow one another in one part together."""
         if not len(rows):
             return
-        if len(self.starts) == 1:
-            shift = int(self.shifts[0])
-            plain = rows.tolist() if isinstance(rows, np.ndarray) else rows
-            yield int(self.parts[0]), [row + shift for row in plain]
-            return
-        if len(rows) <= _FEW_ROWS:
-            runs = [bisect_right(self.starts, row) - 1 for row in rows]
-            parts = [int(self.parts[run]) for run in runs]
-            local = [int(row) + int(self.shifts[run]) for row, run in zip(rows, runs, strict=True)]
-        else:
-            part_numbers, numbers = self.locate(np.asarray(rows, np.int64))
-            parts, local = part_numbers.tolist(), numbers.tolist()
+        part_numbers, numbers = self.locate(np.asarray(rows, np.int64))
+        parts, local = part_numbers.tolist(), numbers.tolist()
         begin = 0
         for end in range(1, len(parts) + 1):
             if end == len(parts) or parts[end] != parts[begin]:
@@ -207,14 +140,14 @@ class ColumnRows:
         places = survey.placements[:, number]
         self._offsets, self.row_bytes = places[:, 0].copy(), places[:, 1].copy()
         self.chunk_rows, self.chunk_bytes = places[:, 2].copy(), places[:, 3].copy()
-        self._readers: dict[int, RowReader | RaggedReader] = {}  # of parts that do not lie in one piece
-        self._last: tuple[int, RowReader | RaggedReader | None] = (-1, None)  # replaced as one, never changed
-        self._heaps: Lru[NDArray[np.int64]] = Lru(_HEAP_BYTES, lambda places: places.nbytes)
+        self._readers: dict[int, RowReader | HeapRows] = {}  # of parts that do not lie in one piece
+        self._last: tuple[int, RowReader | HeapRows | None] = (-1, None)  # replaced as one, never changed
+        self._last_chunk = LastChunk()
 
-    def file(self, part: int) -> OpenFile:
+    def file(self, part: int) -> Hdf5File:
         return self._files.handle(int(self._part_file[part]))
 
-    def _reader(self, part: int, file: OpenFile) -> RowReader | RaggedReader:
+    def _reader(self, part: int, file: Hdf5File) -> RowReader | HeapRows:
         """What reads the rows of a part: known from the survey where they lie in one piece, else asked for once."""
         held, reader = self._last
         if held == part and reader is not None:
@@ -222,8 +155,7 @@ class ColumnRows:
         offset = int(self._offsets[part])
         if offset >= 0:
             row_reader = ContiguousRows(offset, REFERENCE.itemsize if self.facts.ragged else int(self.row_bytes[part]))
-            known = self._heaps if self.facts.kind == "text" else None
-            reader = HeapRows(row_reader, known) if self.facts.ragged else row_reader
+            reader = HeapRows(row_reader) if self.facts.ragged else row_reader
         else:
             reader = self._readers.get(part)
             if reader is None:
@@ -232,17 +164,14 @@ class ColumnRows:
         self._last = (part, reader)
         return reader
 
-    def _opened_reader(self, part: int, file: OpenFile) -> RowReader | RaggedReader:
-        is_text = self.facts.kind == "text"
-        reader = Hdf5Array(file.library(), join(self._groups[part], self.facts.name), texts=is_text).reader
-        if is_text and isinstance(reader, HeapRows):
-            reader.known = self._heaps
+    def _opened_reader(self, part: int, file: Hdf5File) -> RowReader | HeapRows:
+        reader = Hdf5Array(file, join(self._groups[part], self.facts.name)).reader
         self._readers[part] = reader
         return reader
 
-    def _fixed(self, part: int, file: OpenFile) -> RowReader:
+    def _fixed(self, part: int, file: Hdf5File) -> RowReader:
         reader = self._reader(part, file)
-        if isinstance(reader, RaggedReader):
+        if isinstance(reader, HeapRows):
             raise StoreCorrupt(f"{file.path}: {self.facts.name} was changed: its rows have different lengths now")
         return reader
 
@@ -250,12 +179,17 @@ class ColumnRows:
     def index_bytes(self) -> int:
         """What is remembered of places, by now."""
         tables = [each.index_bytes for each in list(self._readers.values())]
-        return sum(tables) + 4 * int(self._offsets.nbytes) + self._heaps.total
+        return sum(tables) + 4 * int(self._offsets.nbytes)
 
-    def read(self, part: int, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
+    @property
+    def scratch_bytes(self) -> int:
+        """A chunk where rows are unpacked together."""
+        return int(self.chunk_bytes.max(initial=0))
+
+    def read(self, part: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """The rows [start, stop) of a part."""
         file = self.file(part)
-        self._fixed(part, file).read(file, start, stop, out, last)
+        self._fixed(part, file).read(file, start, stop, out, self._last_chunk)
 
     def gather(self, row_map: RowMap, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Rows of the store in any order and with repeats, in the byte order of this machine."""
@@ -264,27 +198,12 @@ class ColumnRows:
         done = 0
         for part, local in pieces:
             file = self.file(part)
-            self._fixed(part, file).gather(file, local, values[done : done + len(local)])
+            self._fixed(part, file).gather(file, local, values[done : done + len(local)], self._last_chunk)
             done += len(local)
         return as_native(values, self.facts.dtype)[places]
 
-    def texts(self, row_map: RowMap, rows: NDArray[np.int64], where: str) -> list[str]:
-        """Rows of a text column in any order and with repeats."""
-        pieces, places = row_map.by_place(rows)
-        encoded: list[bytes] = []
-        for part, local in pieces:
-            if self.facts.ragged:
-                texts = self.ragged(part, local.tolist(), LONGEST_TEXT_BYTES, where)
-                encoded += [each.tobytes() for each in texts]
-                continue
-            file = self.file(part)
-            fixed = np.empty(len(local), f"S{int(self.row_bytes[part])}")  # parts may be of different widths
-            self._fixed(part, file).gather(file, local, fixed)
-            encoded += fixed.tolist()
-        return [encoded[place].decode("utf-8", "replace") for place in places.tolist()]
-
     def ragged(self, part: int, local: Sequence[int], longest_bytes: int, where: str) -> Iterator[NDArray[np.uint8]]:
-        """Rows of a part that have their own lengths."""
+        """Images of a part that have their own lengths; one that cannot be used is lost alone."""
         file = self.file(part)
         reader = self._reader(part, file)
         if isinstance(reader, RowReader):
@@ -295,12 +214,10 @@ class ColumnRows:
                 yield value
                 done += 1
         except LimitExceeded as error:
-            most = "a text may have" if self.facts.kind == "text" else "an image of this column has"
-            unpacked = "" if self.facts.kind == "text" else " when it is not encoded"
-            raise StoreCorrupt(
-                f"{where}: row {local[done]:,} claims {error.size:,} bytes, {most} {longest_bytes:,}{unpacked}",
-                hint="the file is damaged",
-            ) from None
+            text = f"{where}: row {local[done]:,} claims {error.size:,} bytes, at most {longest_bytes:,} are possible"
+            raise ImageError(text, hint="the file is damaged") from None
+        except StoreCorrupt as error:
+            raise ImageError(error.message, hint=error.hint) from error
 
     def iter_rows(self, part: int, local: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
         """The bytes of rows of a part, each valid until the next."""
@@ -311,29 +228,30 @@ class ColumnRows:
 class Hdf5Images(ImageSource):
     """The images of one column: a row goes into the scratch of the thread that reads; pixels are a view of it."""
 
-    def __init__(self, column: ColumnRows, row_map: RowMap, where: str) -> None:
+    def __init__(self, column: ColumnRows, row_map: RowMap, where: str, pixel_order: str) -> None:
+        self.pixel_order = pixel_order
         self._column, self._map, self._where = column, row_map, where
         facts = column.facts
         self._is_encoded = facts.encoding != "raw"
         raw_bytes = int(np.prod(facts.shape)) * np.dtype(facts.dtype).itemsize
-        # A PNG of noise takes a little more than its pixels.
-        self._longest_bytes = max(raw_bytes + raw_bytes // 64 + facts.shape[0], _SMALLEST_LIMIT_BYTES)
+        self._longest_bytes = int(column.row_bytes.max(initial=0))
+        if facts.ragged:  # a PNG of noise takes a little more than its pixels
+            most_bytes = max(raw_bytes + raw_bytes // 64 + facts.shape[0], _SMALLEST_LIMIT_BYTES)
+            self._longest_bytes = min(self._longest_bytes, most_bytes)
         self._packs = bool((column.chunk_rows > 1).any())
-        # Whether what is given is no view of the memory that was read into.
-        self._is_copied = facts.kind == "depth" and not column.dtype.isnative
         self.scratch_bytes = self._needs()
 
     def _needs(self) -> int:
-        column = self._column
-        row_bytes = int(column.row_bytes.max(initial=0))
-        if column.facts.ragged:
-            return self._longest_bytes
-        if not self._packs and not (column.chunk_bytes > 0).any():
+        column, row_bytes = self._column, self._longest_bytes
+        if column.facts.ragged or (not self._packs and not column.scratch_bytes):
             return row_bytes
         # Packed bytes, unpacked ones, and those in their order again; then the rows that are picked.
-        chunk_bytes = int(column.chunk_bytes.max(initial=0))
         held = max(row_bytes, min(HELD_BYTES, row_bytes * int(column.chunk_rows.max(initial=1))))
-        return 3 * chunk_bytes + held
+        return 3 * column.scratch_bytes + held
+
+    @property
+    def largest_bytes(self) -> int:
+        return self._longest_bytes
 
     def keys(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return self._map.keys(np.asarray(rows, np.int64))
@@ -351,20 +269,20 @@ class Hdf5Images(ImageSource):
     def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
         if len(rows) and (min(rows) < 0 or max(rows) >= self._map.rows):
             row_numbers(rows, self._where, self._map.rows)
-        column, is_copied = self._column, self._is_copied
-        memory: NDArray[np.uint8] | None = None
+        column = self._column
         for part, local in self._map.by_part(rows):
             if column.facts.ragged:
-                for row in column.ragged(part, local, self._longest_bytes, self._where):
-                    yield row[: image_bytes(row.data)]
-            elif self._is_encoded:
-                for row in column.iter_rows(part, local, scratch):
-                    yield row[: image_bytes(row.data)]
+                stored = column.ragged(part, local, self._longest_bytes, self._where)
             else:
-                for row in column.iter_rows(part, local, scratch):
-                    if row is not memory or is_copied:  # most readers give the same memory again
-                        memory, image = row, self._pixels(row)
-                    yield image
+                stored = column.iter_rows(part, local, scratch)
+            memory = None
+            for row in stored:
+                if self._is_encoded:
+                    yield row[: image_bytes(row.data)]
+                    continue
+                if row is not memory or column.facts.kind == "depth":  # most readers give the same memory again
+                    memory, image = row, self._pixels(row)
+                yield image
 
     def _pixels(self, row: NDArray[np.uint8]) -> ImageArray:
         """The bytes of a row as what they show."""
@@ -372,7 +290,7 @@ class Hdf5Images(ImageSource):
         stored = row.view(self._column.dtype).reshape(facts.stored_shape)
         if facts.kind == "depth":
             depth = stored.reshape(facts.shape[:2])
-            return depth.astype(facts.dtype) if self._is_copied else depth
+            return depth.astype(facts.dtype, copy=False)
         return stored.transpose(1, 2, 0) if facts.turned else stored.reshape(facts.shape)
 
 

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from penstock._src.media.image import jpeg, png
 from penstock._src.stores.hdf5.array import LARGEST_IMAGE_BYTES, Hdf5Array
 from penstock._src.stores.hdf5.file import Hdf5File
-from penstock._src.stores.hdf5.layout import Hdf5Layout, Member, join, row_count
-from penstock._src.stores.hdf5.probe import probe_chunks, probe_data_set, quietly
+from penstock._src.stores.hdf5.layout import Hdf5Layout, join, row_count
+from penstock._src.stores.hdf5.probe import probe_data_set
 from penstock._src.stores.hdf5.rows import image_bytes
-from penstock._src.stores.roles import ACTIONS, BOOKKEEPING, ENDS
+from penstock._src.stores.roles import BOOKKEEPING, CENTRAL_ROLES, ENDS, SUCCESSES, ChannelOrder, find_roles
+from penstock._src.system.units import name_hint
 from penstock.errors import ImageError, LimitExceeded, StoreCorrupt, StoreError
 
-LONGEST_TEXT_BYTES = 1 << 20  # of one row
+LEAVE_OUT = "episodes=[…] opens the others, columns=[…] (features: of a conversion) does without the column"
 ENDS_DIFFER = "files that mark the ends of episodes in different columns are not one store: open them one by one"
 
 _SMALLEST_DEPTH_PX = 8
-_SMALLEST_SIDE_PX = 16
-_MOST_STACKED = 12  # channels: four colour images
-_FIRST_ROWS = 16  # looked at for whether strings are text, and for one whose image is whole
-_DOUBT = "{} looks like images, taken as numbers: {} {}; uint8 (H, W, 1|3|4) is an image"
-_LEAVE_OUT = "episodes=[…] opens the others, columns=[…] does without the column"
+_CHANNEL_COUNTS = (1, 3, 4)
+_IMAGE_WORDS = {"image", "images", "rgb", "camera", "cam"}
+_FIRST_ROWS = 16  # looked at for one whose image is whole
 _WORDS = re.compile("[/_.]")
 
 
@@ -39,6 +40,8 @@ class Hdf5Options:
     allow_external: bool = False
     only: tuple[int, ...] | None = None
     """Groups by number, where a single file is opened in part."""
+    pixels: str = "rgb"
+    """The order of the colours of raw pixels."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ class StoredColumn:
     ragged: bool = False
 
 
+def column_from(plain: dict[str, Any]) -> StoredColumn:
+    """Back from JSON."""
+    return StoredColumn(**{**plain, "shape": tuple(plain["shape"]), "stored_shape": tuple(plain["stored_shape"])})
+
+
 @dataclass(frozen=True)
 class FirstFile:
     """What the first file with rows is; the others must agree."""
@@ -64,20 +72,8 @@ class FirstFile:
     path: str
     kind: str
     columns: tuple[StoredColumn, ...]
-    group: str
-    """Its first episode."""
-    tree: dict[str, list[str]]
-    """The names in every group under that, by its path from there."""
-
-    def as_plain(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def first_file_from(plain: dict[str, Any]) -> FirstFile:
-    """Back from JSON."""
-    tuples = ("shape", "stored_shape")
-    columns = [StoredColumn(**{**each, **{name: tuple(each[name]) for name in tuples}}) for each in plain["columns"]]
-    return FirstFile(**{**plain, "columns": tuple(columns)})
+    names: set[str]
+    """All data sets of its first episode."""
 
 
 class Placement(NamedTuple):
@@ -98,27 +94,30 @@ def place_column(file: Hdf5File, group: str, facts: StoredColumn, rows: int, lik
     """Where a column of `rows` rows lies in a group, or an error that says what does not fit."""
     name = join(group, facts.name)
     try:
-        array = Hdf5Array(file, name, texts=facts.kind == "text")
+        array = Hdf5Array(file, name)
     except StoreError:
         if file.kind(name) == "dataset":
             raise
-        hint = ENDS_DIFFER if like.kind == "replay" and facts.name in ENDS else _LEAVE_OUT
+        hint = ENDS_DIFFER if like.kind == "replay" and facts.name in ENDS else LEAVE_OUT
         raise StoreError(f"{file.path}: there is no {name}, which {like.path} has", hint=hint) from None
     if array.count != rows:
-        raise StoreError(
-            f"{file.path}: {name} has {array.count:,} rows, the episode has {rows:,}",
-            hint=f"the recording is incomplete; {_LEAVE_OUT}",
-        )
+        raise incomplete(file, name, array.count, rows)
     _check_fit(file, array, facts, like)
     reader = array.reader
-    # Whatever crashes here does not crash the parent.
-    if reader.is_by_library:
-        quietly(probe_data_set, file.opened(name).id)
-    elif array.chunks is not None and not array.is_ragged:
-        quietly(probe_chunks, file.opened(name))
+    if array.way == "library" or (array.chunks is not None and not array.is_ragged):
+        probe_data_set(file.opened(name), with_rows=array.way == "library")
+    row_bytes, stored_bytes = array.row_bytes, array.stored_bytes
+    if array.is_ragged:
+        row_bytes, images_bytes = array.lengths()
+        stored_bytes += images_bytes
     return Placement(
-        array.offset, array.row_bytes, reader.together, reader.unpacked_bytes, array.stored_bytes, array.way, array.why
+        array.offset, row_bytes, reader.together, reader.unpacked_bytes, stored_bytes, array.way, array.why
     )
+
+
+def incomplete(file: Hdf5File, name: str, count: int, rows: int) -> StoreError:
+    text = f"{file.path}: {name} has {count:,} rows, the episode has {rows:,}"
+    return StoreError(text, hint=f"the recording is incomplete; {LEAVE_OUT}")
 
 
 def _check_fit(file: Hdf5File, array: Hdf5Array, facts: StoredColumn, like: FirstFile) -> None:
@@ -130,127 +129,121 @@ def _check_fit(file: Hdf5File, array: Hdf5Array, facts: StoredColumn, like: Firs
             shape, wanted = (facts.encoding, size[:2]), (facts.encoding, facts.shape[:2])
         elif array.is_ragged == facts.ragged and array.dtype.kind == np.dtype(facts.stored_dtype).kind:
             shape = wanted  # the padding may differ: it is no part of the image
-    if facts.kind == "text" and array.is_ragged == facts.ragged and array.dtype.kind in "SO" and not array.row_shape:
-        shape = wanted  # the longest may be longer here
     if shape != wanted:
         here, there = (f"{dtype} {'×'.join(map(str, sizes)) or 'alone'}" for dtype, sizes in (shape, wanted))
-        raise StoreError(f"{file.path}: a row of {array.name} is {here}, in {like.path} it is {there}", hint=_LEAVE_OUT)
+        raise StoreError(f"{file.path}: a row of {array.name} is {here}, in {like.path} it is {there}", hint=LEAVE_OUT)
 
 
-def find_columns(
-    file: Hdf5File, layout: Hdf5Layout, group: str, options: Hdf5Options
-) -> tuple[list[StoredColumn], list[str]]:
-    """The columns that can be used, by the first group with rows; and why the others cannot."""
-    rows = row_count(file, group)
-    central = next((name for name in ACTIONS if layout.member(name)), None)
-    wanted = {member.name for member in layout.members if member.base not in BOOKKEEPING}
+def find_columns(file: Hdf5File, layout: Hdf5Layout, options: Hdf5Options) -> tuple[list[StoredColumn], dict[str, str]]:
+    """The columns of the first group with rows that can be used; and why others cannot, by their names."""
+    rows = row_count(file, layout.group)
+    known: dict[str, StoredColumn | str] = {}
+    for name in layout.members:
+        wanted = name.rpartition("/")[2] not in BOOKKEEPING if options.columns is None else name in options.columns
+        if wanted or name in ENDS:  # where episodes end is needed, whatever was asked for
+            known[name] = describe_rows(Hdf5Array(file, join(layout.group, name)), name, options.channels)
+    roles = find_roles(name for name, facts in known.items() if _is_numbers(facts))
+    needed = {name for role in CENTRAL_ROLES for name in roles.get(role, ())} | set(ENDS)
     columns: list[StoredColumn] = []
-    notes: list[str] = []
-    for member in layout.members:
-        is_end = member.name in ENDS  # needed to know where episodes end, whatever was asked for
-        if not is_end and member.name not in (options.columns if options.columns is not None else wanted):
-            continue
-        facts: StoredColumn | str
-        if member.rows != rows:
-            facts = f"{member.rows:,} rows, {central or 'the first data set'} has {rows:,}"
-        else:
-            facts = _facts(Hdf5Array(file, join(group, member.name)), member)
-        is_one = isinstance(facts, StoredColumn) and facts.kind == "numbers" and member.values == 1
-        if is_end and layout.kind == "replay" and not is_one:
-            text = f"{member.name} is {member.shape}, one value for each of {rows:,} rows expected"
+    left_out = {name: "a single value without rows" for name in layout.singles if name not in SUCCESSES}
+    for name, facts in known.items():
+        count, *shape = layout.members[name]
+        if name in ENDS and layout.kind == "replay" and not (_is_numbers(facts) and math.prod(shape) == 1):
+            text = f"{name} is {(count, *shape)}, one value for each of {rows:,} rows expected"
             raise StoreError(f"{file.path}: {text}")
         if isinstance(facts, str):
-            notes.append(f"{member.name} is left out: {facts}")
-        else:
+            left_out[name] = facts
+        elif count == rows:
             columns.append(facts)
-    singles = [name for name in layout.singles if options.columns is None or name in options.columns]
-    if singles:
-        notes.append(f"left out, as each is a single value without rows: {', '.join(singles)}")
-    if options.columns is not None:
-        lacking = [name for name in options.columns if name not in {each.name for each in columns}]
-        if lacking:
+        elif facts.kind in ("image", "depth") or name in needed:
+            raise incomplete(file, join(layout.group, name), count, rows)
+        elif name.rpartition("/")[2] not in SUCCESSES or count != 1:  # else it is of the whole episode
+            left_out[name] = f"{count:,} rows, the episode has {rows:,}"
+    _refuse_unknown(file, layout, options, columns, left_out)
+    return columns, left_out
+
+
+def _refuse_unknown(
+    file: Hdf5File, layout: Hdf5Layout, options: Hdf5Options, columns: Sequence[StoredColumn], left_out: dict[str, str]
+) -> None:
+    """What was asked for by name must be there."""
+    known = {each.name for each in columns}
+    for name in options.columns or ():
+        if name in left_out:
+            raise StoreError(f"{file.path}: {name} cannot be a column: {left_out[name]}")
+        if name not in known:
             raise StoreError(
-                f"{file.path} has no column {lacking[0]!r}",
-                hint="; ".join(notes) or f"columns: {', '.join(member.name for member in layout.members)}",
+                f"{file.path} has no column {name!r}", hint=name_hint(name, list(layout.members), "data sets:")
             )
-    doubts = [_DOUBT.format(each.name, each.dtype, _by(each.stored_shape)) for each in columns if _is_odd(each)]
-    return columns, [*notes, *doubts]
 
 
-def _facts(array: Hdf5Array, member: Member) -> StoredColumn | str:
+def _is_numbers(facts: StoredColumn | str) -> bool:
+    return isinstance(facts, StoredColumn) and facts.kind == "numbers"
+
+
+def describe_rows(array: Hdf5Array, name: str, channels: ChannelOrder = "auto") -> StoredColumn | str:
     """A column, or why it cannot be one."""
-    stored = member.row_shape
-    dtype = array.dtype
-
-    def as_column(kind: str, shape: tuple[int, ...], name: str, encoding: str, turned: bool = False) -> StoredColumn:
-        return StoredColumn(member.name, kind, shape, name, encoding, stored, dtype.str, turned, array.is_ragged)
-
-    if member.content == "other":
-        text = _text_facts(array, member)
-        if text is not None:
-            return text
-        return member.why.replace("hdf5.channels=last", 'channels="last" or "first"')
-    if member.content == "pixels":
-        turned = member.channels == "first"
-        shape = (*stored[1:], stored[0]) if turned else stored if len(stored) == 3 else (*stored, 1)
-        return as_column("image", shape, "uint8", "raw", turned)
+    stored, dtype = array.row_shape, array.dtype
     native = dtype.newbyteorder("=").name
-    if member.content == "depth" or (
-        "depth" in member.name.lower()
-        and native == "float32"
-        and len(stored) >= 2
-        and min(stored[:2]) >= _SMALLEST_DEPTH_PX
-        and stored[2:] in ((), (1,))
-    ):
-        return as_column("depth", (*stored[:2], 1), native, "raw")
-    if member.content in ("jpeg", "png"):
+
+    def column(kind: str, shape: tuple[int, ...], name_of: str, encoding: str, turned: bool = False) -> StoredColumn:
+        return StoredColumn(name, kind, shape, name_of, encoding, stored, dtype.str, turned, array.is_ragged)
+
+    if not array.is_readable:
+        return f"rows of different lengths, {array.why}"
+    is_string = array.is_ragged or (dtype.kind in "SV" and not stored)
+    is_byte = dtype.kind == "u" and dtype.itemsize == 1
+    encoding = _encoded_as(array) if is_string or (is_byte and len(stored) == 1) else None
+    if encoding is not None:
         size = _image_size(array)
         if isinstance(size, str):
             return size
         height, width, is_depth = size
-        if is_depth:
-            return as_column("depth", (height, width, 1), "uint16", "png")
-        return as_column("image", (height, width, 3), "uint8", member.content)
-    return as_column("numbers", stored, native, "numbers")
+        shape = (height, width, 1 if is_depth else 3)
+        return column("depth" if is_depth else "image", shape, "uint16" if is_depth else "uint8", encoding)
+    if is_string:
+        return "neither JPEG nor PNG"
+    if dtype.kind not in "biuf":
+        return f"elements of {dtype}"
+    is_plane = len(stored) == 2 or (len(stored) == 3 and stored[2] == 1)
+    if is_byte and len(stored) == 3:
+        order = _channel_order(stored, channels)
+        if order == "both":
+            return 'channels may be first or last: channels="last" or "first" (hdf5.channels=last) says which'
+        if order != "none":
+            turned = order == "first"
+            return column("image", (*stored[1:], stored[0]) if turned else stored, "uint8", "raw", turned)
+    if is_byte and len(stored) == 2 and _IMAGE_WORDS & set(_WORDS.split(name.lower())):
+        return column("image", (*stored, 1), "uint8", "raw")
+    if "depth" in name.lower() and is_plane and (native == "uint16" or _is_depth(native, stored)):
+        return column("depth", (*stored[:2], 1), native, "raw")
+    return column("numbers", stored, native, "numbers")
 
 
-def _text_facts(array: Hdf5Array, member: Member) -> StoredColumn | str | None:
-    """A column of texts, or why it cannot be one; None where the rows are no strings at all."""
-    import h5py
-
-    if h5py.check_string_dtype(array.dtype) is None:
-        return None
-    if member.row_shape:
-        return f"text, {_by(member.row_shape)} of them a row; one is read"
-    rows = Hdf5Array(array.file, array.name, texts=True)
-    count = min(rows.count, _FIRST_ROWS)
-    try:
-        if rows.is_ragged:
-            first = [each.tobytes() for each in rows.ragged(0, count, LONGEST_TEXT_BYTES)]
-        else:
-            first = rows.rows(0, count).tolist()
-        for each in first:
-            each.decode("utf-8")
-    except (UnicodeDecodeError, LimitExceeded, StoreCorrupt) as error:
-        return f"strings that are neither JPEG, PNG nor UTF-8 text ({error})"
-    return StoredColumn(member.name, "text", (), "str", "text", (), array.dtype.str, False, rows.is_ragged)
+def _is_depth(native: str, stored: tuple[int, ...]) -> bool:
+    return native == "float32" and min(stored[:2]) >= _SMALLEST_DEPTH_PX
 
 
-def _is_odd(facts: StoredColumn) -> bool:
-    """Numbers in the shape of images: sizes and views do not apply to them."""
-    shape = facts.stored_shape
-    if facts.kind != "numbers" or not shape or min(shape) < 1:
-        return False
-    if len(shape) == 2:
-        named = {"image", "images", "rgb"} & set(_WORDS.split(facts.name.lower()))
-        return bool(named) and min(shape) >= _SMALLEST_SIDE_PX
-    frame = shape[-3:]  # of (K, H, W, C), which is several images in a row
-    sides = ((frame[:2], frame[-1]), (frame[-2:], frame[0]))
-    return len(shape) in (3, 4) and any(min(side) >= _SMALLEST_SIDE_PX and n <= _MOST_STACKED for side, n in sides)
+def _channel_order(stored: tuple[int, ...], order: ChannelOrder) -> Literal["first", "last", "both", "none"]:
+    """(H, W, C) and (C, H, W) distinguished by the axis that has a number of channels, or as asked for."""
+    last, first = stored[2] in _CHANNEL_COUNTS, stored[0] in _CHANNEL_COUNTS
+    if (order == "last" and last) or (order == "first" and first):
+        return "last" if order == "last" else "first"
+    return "both" if last and first else "last" if last else "first" if first else "none"
 
 
-def _by(shape: tuple[int, ...]) -> str:
-    return "×".join(str(size) for size in shape)
+def _encoded_as(array: Hdf5Array) -> Literal["jpeg", "png"] | None:
+    """By the first bytes of the first rows; a row may be broken."""
+    for row in range(min(array.count, _FIRST_ROWS)):
+        try:
+            head = next(array.encoded(row, row + 1, array.file.size_bytes))
+        except StoreCorrupt:
+            continue
+        if head[:2] == b"\xff\xd8":
+            return "jpeg"
+        if head[:8] == b"\x89PNG\r\n\x1a\n":
+            return "png"
+    return None
 
 
 def _image_size(array: Hdf5Array) -> tuple[int, int, bool] | str:
@@ -258,10 +251,7 @@ def _image_size(array: Hdf5Array) -> tuple[int, int, bool] | str:
     problem = "it has no rows"
     for row in range(min(array.count, _FIRST_ROWS)):
         try:
-            if array.is_ragged:
-                data = next(array.ragged(row, row + 1, LARGEST_IMAGE_BYTES)).data
-            else:
-                data = array.rows(row, row + 1).reshape(-1).view(np.uint8).data
+            data = memoryview(next(array.encoded(row, row + 1, LARGEST_IMAGE_BYTES)))
             data = data[: image_bytes(data)]
             if png.is_png(data):
                 header = png.probe(data)

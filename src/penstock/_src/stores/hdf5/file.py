@@ -14,15 +14,15 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock._src.formats.content import foreign_content
 from penstock._src.formats.registry import HDF5_MAGIC
 from penstock._src.recordings.split import natural_key
-from penstock._src.stores.hdf5.probe import Texts, probe_file
 from penstock._src.system.closing import Closing
-from penstock._src.system.files import ByteSource, ReadErrors, as_path, for_library, open_source
+from penstock._src.system.files import ReadErrors, as_path, for_library, open_source
 from penstock.errors import ExternalRefused, MissingExtra, StoreCorrupt, StoreError
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ _FILTER_NAMES = {
 }  # fmt: skip
 _MOST_OPENED = 256  # data sets, and groups, that one file holds open
 _MOST_LINKS = 32  # soft links that may lead from one to the next
-_LARGEST_ATTRIBUTE_BYTES = 1 << 20
-_ALLOW = "if you trust the file, hdf5.allow_external=true reads it"
+_LARGEST_PLAIN_BYTES = 4 << 20  # of an attribute, or of a data set of one value
+_ALLOW = "if you trust the file, allow_external=True (of a conversion: hdf5.allow_external=true) reads it"
 
 
 def filter_name(code: int) -> str:
@@ -51,28 +51,25 @@ def filter_name(code: int) -> str:
 class Hdf5File(Closing):
     """An HDF5 file, read-only; a context manager. `allow_external` lets links and storage lead to other files.
 
-    A child looks at the file first, since a damaged one can crash the library (see `guard`). `texts` names the
-    attributes and data sets whose text will be asked for. `probed`: a child has looked already.
+    The library opens it when it is first asked something: a survey in a child has looked at it before, since a damaged
+    file can crash the library (see `guard`). `stamp`: the size and time of change that the file had then.
     """
 
-    def __init__(
-        self, path: Path | str, *, allow_external: bool = False, texts: Sequence[str] = (), probed: bool = False
-    ) -> None:
+    _closed = True  # until it is open
+
+    def __init__(self, path: Path | str, *, allow_external: bool = False, stamp: tuple[int, int] | None = None) -> None:
         self.path = as_path(path)
         self.allow_external = allow_external
         self.followed: dict[str, None] = {}  # other files that were read, when allowed
-        self._closed = False
-        self._owner = 0
+        self.source = open_source(self.path, _ERRORS)
+        """For reads of bytes whose place is known, beside the library and its lock."""
+        self.size_bytes = self.source.size_bytes
+        self._stamp = stamp
+        self._owner = os.getpid()
         self._file: h5py.File | None = None
         self._opened: dict[str, h5py.Dataset] = {}
         self._groups: dict[str, Any] = {}
-        self._names: dict[str, list[str]] = {}
-        self._user_block: bool | None = None
-        self._texts = {} if probed else _probe(self.path, texts)
-        self._open()
-
-    def __repr__(self) -> str:
-        return f"Hdf5File({str(self.path)!r}, {self.size_bytes:,} bytes)"
+        self._closed = False
 
     def close(self) -> None:
         """Give the file back; what was read from it stays valid."""
@@ -87,19 +84,23 @@ class Hdf5File(Closing):
         if self._file is not None:
             with library_errors(self.path, "cannot be closed"):
                 self._file.close()
-        self._source.close()
+        self.source.close()
 
-    @property
-    def source(self) -> ByteSource:
-        """For reads of bytes whose place is known, beside the library and its lock."""
-        self._root()
-        return self._source
+    def __del__(self) -> None:
+        self.close()
 
-    @property
+    def check(self) -> None:
+        """The file is what it was when it was surveyed."""
+        now = self.source.identity()
+        if self._stamp is not None and now[:2] != self._stamp:
+            grown = f": {now.size_bytes:,} bytes, it had {self._stamp[0]:,}" if now[0] != self._stamp[0] else ""
+            raise StoreCorrupt(
+                f"{self.path} was changed since the store was opened{grown}", hint="open the store again"
+            )
+
+    @cached_property
     def has_user_block(self) -> bool:
-        if self._user_block is None:
-            self._user_block = bool(self._root().userblock_size)
-        return self._user_block
+        return bool(self._root().userblock_size)
 
     def kind(self, name: str) -> NodeKind | None:
         """What lies under a name: a group, a data set, or nothing that can be read."""
@@ -110,15 +111,11 @@ class Hdf5File(Closing):
         """The members of a group in natural order (demo_2 before demo_10); nothing where there is no group."""
         import h5py
 
-        if group not in self._names:
-            node = self.find(group)
-            if not isinstance(node, h5py.h5g.GroupID):
-                return []
-            if len(self._names) >= _MOST_OPENED:
-                self._names.clear()
-            with library_errors(self.path, f"{group} cannot be listed"):
-                self._names[group] = sorted((str(name) for name in h5py.Group(node)), key=natural_key)
-        return list(self._names[group])
+        node = self.find(group)
+        if not isinstance(node, h5py.h5g.GroupID):
+            return []
+        with library_errors(self.path, f"{group} cannot be listed"):
+            return sorted((str(name) for name in h5py.Group(node)), key=natural_key)
 
     def dataset(self, name: str) -> h5py.Dataset:
         """A data set whose bytes lie in this file, packed by filters that are there to unpack them."""
@@ -133,13 +130,14 @@ class Hdf5File(Closing):
 
     def opened(self, name: str) -> h5py.Dataset:
         """As `dataset`; it stays open, for the rows that follow."""
-        self._root()  # a child of a fork forgets what its parent held
-        dataset = self._opened.get(name)
-        if dataset is None:
-            if len(self._opened) >= _MOST_OPENED:
-                self._opened.pop(next(iter(self._opened)), None)
-            dataset = self._opened[name] = self.dataset(name)
-        return dataset
+        with library_lock():
+            self._root()  # a child of a fork forgets what its parent held
+            dataset = self._opened.get(name)
+            if dataset is None:
+                if len(self._opened) >= _MOST_OPENED:
+                    self._opened.pop(next(iter(self._opened)), None)
+                dataset = self._opened[name] = self.dataset(name)
+            return dataset
 
     def is_local(self, dataset: h5py.Dataset) -> bool:
         """Whether the data set lies in this very file, as a whole."""
@@ -152,51 +150,46 @@ class Hdf5File(Closing):
         own = os.fsencode(self._root().filename)
         return bool(h5py.h5f.get_name(dataset.id) == own) and not dataset.id.get_create_plist().get_external_count()
 
-    def attribute(self, node: str, name: str) -> Any:
-        """An attribute as plain data: a number or numbers, or one of the texts asked for at the beginning; or None."""
+    def attributes(self, node: str, names: Sequence[str]) -> dict[str, Any]:
+        """Those of these attributes that are there, as plain data: numbers or texts, no other kinds."""
         import h5py
 
-        text = self._texts.get((node, name))
-        if text is not None:
-            return text
-        node_found = self.find(node)
-        with library_errors(self.path, f"attribute {name} of {node} cannot be read"):
-            if node_found is None or not h5py.h5a.exists(node_found, name.encode()):
-                return None
-            handle = h5py.h5a.open(node_found, name.encode())
-            numeric = (h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID, h5py.h5t.TypeEnumID)
-            if not isinstance(handle.get_type(), numeric) or handle.get_storage_size() > _LARGEST_ATTRIBUTE_BYTES:
-                return None
-            owner = h5py.Dataset(node_found) if _kind(node_found) == "dataset" else h5py.Group(node_found)
-            value = owner.attrs[name]
-        return value.tolist() if hasattr(value, "tolist") else value
+        found: dict[str, Any] = {}
+        owner = self.find(node)
+        with library_errors(self.path, f"the attributes of {node} cannot be read"):
+            for name in names if owner is not None and h5py.h5a.get_num_attrs(owner) else ():
+                if h5py.h5a.exists(owner, name.encode()):
+                    handle = h5py.h5a.open(owner, name.encode())
+                    is_plain = isinstance(handle.get_type(), _plain_types())
+                    if is_plain and handle.get_storage_size() <= _LARGEST_PLAIN_BYTES:
+                        holder = h5py.Dataset if _kind(owner) == "dataset" else h5py.Group
+                        found[name] = _plain(holder(owner).attrs[name])
+        return found
 
-    def text(self, name: str) -> Any:
-        """The text of a data set that is one string, where its name was asked for at the beginning; or None."""
-        return self._texts.get((name, None))
+    def single(self, name: str) -> Any:
+        """The value of a data set that is one number or one text, as plain data; None where it is not."""
+        if self.kind(name) != "dataset":
+            return None
+        with library_errors(self.path, f"{name} cannot be read"):
+            data = self.dataset(name)
+            is_plain = data.size == 1 and isinstance(data.id.get_type(), _plain_types())
+            return _plain(data[()]) if is_plain and data.nbytes <= _LARGEST_PLAIN_BYTES else None
 
     def filters(self, dataset: h5py.Dataset) -> tuple[int, ...]:
         """What chunks were packed with, by the filters' numbers in the order in which they were applied."""
         plist = dataset.id.get_create_plist()
         return tuple(int(plist.get_filter(i)[0]) for i in range(plist.get_nfilters()))
 
-    def _open(self) -> None:
-        source = open_source(self.path, _ERRORS)
-        self.size_bytes = source.size_bytes
-        self._file = _open_library(self.path, self.size_bytes)
-        self._source = source
-        self._owner = os.getpid()
-
     def _root(self) -> h5py.File:
         if self._closed:
             raise StoreError(f"{self.path} is closed already")
-        if self._owner != os.getpid() or self._file is None:
+        if self._owner != os.getpid():
             # A child of a fork: the library's handle and its caches are the parent's, so they are left alone.
             _disown_handles((self._file, self._opened, self._groups))
             self._file, self._opened, self._groups = None, {}, {}
-            self._open()
+            self._owner = os.getpid()
         if self._file is None:
-            raise StoreError(f"{self.path} is closed already")
+            self._file = _open_library(self.path, self.size_bytes)
         return self._file
 
     def find(self, name: str) -> Any:
@@ -349,10 +342,6 @@ class _FileErrors(ReadErrors):
 _ERRORS = _FileErrors(StoreError, StoreCorrupt)
 
 
-def _probe(path: Path, texts: Sequence[str]) -> Texts:
-    return probe_file(path, texts) if _head(path) else {}
-
-
 def _open_library(path: Path, size_bytes: int) -> h5py.File:
     import h5py
 
@@ -398,3 +387,16 @@ def _kind(node: Any) -> NodeKind | None:
     if isinstance(node, h5py.h5g.GroupID):
         return "group"
     return "dataset" if isinstance(node, h5py.h5d.DatasetID) else None
+
+
+def _plain_types() -> tuple[type, ...]:
+    import h5py
+
+    return h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID, h5py.h5t.TypeEnumID, h5py.h5t.TypeStringID
+
+
+def _plain(value: Any) -> Any:
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -10,22 +10,17 @@ import math
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock._src.media.image import jpeg
 from penstock._src.stores.caches import Lru
-from penstock._src.stores.hdf5.file import library_errors
+from penstock._src.stores.hdf5.file import Hdf5File, library_errors
 from penstock._src.stores.scattered import gather_bytes, runs_between
 from penstock._src.stores.store import Scratch
-from penstock._src.system.files import ByteSource
 from penstock.errors import LimitExceeded, StoreCorrupt
-
-if TYPE_CHECKING:
-    import h5py
 
 REFERENCE = np.dtype([("length", "<u4"), ("address", "<u8"), ("index", "<u4")])
 """What is stored for a row of its own length, in files with 8-byte offsets (all that h5py makes)."""
@@ -36,22 +31,8 @@ HELD_BYTES = 16 << 20
 _COLLECTION = struct.Struct("<4sB3xQ")
 _OBJECT = struct.Struct("<HHIQ")
 _MOST_OBJECTS = 1 << 16  # an index has 16 bits
-_WINDOW_BYTES = 4096  # read at a time where objects are listed: texts are short, and there are many
-
-
-class RowFile(Protocol):
-    """A file whose bytes can be read at any place, and whose data sets the library can open."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def source(self) -> ByteSource: ...
-
-    @property
-    def size_bytes(self) -> int: ...
-
-    def opened(self, name: str) -> h5py.Dataset: ...
+_WINDOW_BYTES = 4096  # read at a time where objects are listed
+_COLLECTIONS = 16  # whose objects are known
 
 
 class LastChunk:
@@ -65,13 +46,10 @@ class LastChunk:
 class Reader:
     """What is known of every reader."""
 
-    is_by_library = False
     together = 1
     """Rows that are unpacked together."""
     unpacked_bytes = 0
     """What these take; 0 where rows lie by themselves."""
-    scratch_bytes = 0
-    """What a read holds besides the rows themselves."""
 
     @property
     def index_bytes(self) -> int:
@@ -83,15 +61,15 @@ class RowReader(Reader, ABC):
     """Rows of one length, as they are stored."""
 
     @abstractmethod
-    def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
+    def read(self, file: Hdf5File, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
         """The rows [start, stop)."""
 
     @abstractmethod
-    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+    def gather(self, file: Hdf5File, rows: NDArray[np.int64], out: NDArray[Any], last: LastChunk) -> None:
         """Some rows, each once and rising."""
 
     @abstractmethod
-    def iter_rows(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+    def iter_rows(self, file: Hdf5File, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
         """The bytes of some rows in any order, each valid until the next one is asked for."""
 
 
@@ -103,10 +81,10 @@ class BandReader(RowReader):
         self._row_bytes = math.prod(self._row_shape) * dtype.itemsize
 
     @abstractmethod
-    def pick(self, file: RowFile, band: int, inside: Any, out: NDArray[Any], last: LastChunk) -> None:
+    def pick(self, file: Hdf5File, band: int, inside: Any, out: NDArray[Any], last: LastChunk) -> None:
         """Some rows of a band, by their numbers (a slice or an array) within it."""
 
-    def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
+    def read(self, file: Hdf5File, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
         step = self.together
         for band in range(start // step, -(-stop // step)):
             low, high = max(band * step, start), min((band + 1) * step, stop)
@@ -115,13 +93,13 @@ class BandReader(RowReader):
             if high == (band + 1) * step:
                 last.held = None  # what was read to its end is not asked for again
 
-    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+    def gather(self, file: Hdf5File, rows: NDArray[np.int64], out: NDArray[Any], last: LastChunk) -> None:
         bands = rows // self.together
         for begin, end in runs_between(bands[1:] != bands[:-1]):
             band = int(bands[begin])
-            self.pick(file, band, rows[begin:end] - band * self.together, out[begin:end], LastChunk())
+            self.pick(file, band, rows[begin:end] - band * self.together, out[begin:end], last)
 
-    def iter_rows(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+    def iter_rows(self, file: Hdf5File, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
         most = max(1, HELD_BYTES // max(self._row_bytes, 1))
         step, last, begin = self.together, LastChunk(), 0
         for end in range(1, len(rows) + 1):
@@ -141,13 +119,13 @@ class ContiguousRows(RowReader):
     def __init__(self, offset: int, row_bytes: int) -> None:
         self._offset, self._row_bytes = offset, row_bytes
 
-    def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
+    def read(self, file: Hdf5File, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
         file.source.read_into(as_bytes(out).data, self._offset + start * self._row_bytes)
 
-    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+    def gather(self, file: Hdf5File, rows: NDArray[np.int64], out: NDArray[Any], last: LastChunk) -> None:
         gather_bytes(file.source, self._offset + rows * self._row_bytes, self._row_bytes, out)
 
-    def iter_rows(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+    def iter_rows(self, file: Hdf5File, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
         offset, row_bytes = self._offset, self._row_bytes
         return iter_at(file, [offset + row * row_bytes for row in rows], scratch.take(row_bytes))
 
@@ -155,16 +133,13 @@ class ContiguousRows(RowReader):
 class LibraryRows(BandReader):
     """What the library alone can read: under its lock, the rows of one chunk in one call."""
 
-    is_by_library = True
-
     def __init__(self, name: str, dtype: np.dtype[Any], shape: Sequence[int], chunks: Sequence[int] | None) -> None:
         super().__init__(dtype, shape)
         self._name = name
         if chunks is not None:
             self.together, self.unpacked_bytes = chunks[0], math.prod(chunks) * dtype.itemsize
-            self.scratch_bytes = 2 * self.unpacked_bytes
 
-    def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
+    def read(self, file: Hdf5File, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
         import h5py
 
         with library_errors(file.path, f"{self._name}: rows {start:,}…{stop - 1:,} cannot be read"):
@@ -173,7 +148,7 @@ class LibraryRows(BandReader):
             space.select_hyperslab((start, *(0 for _ in self._row_shape)), out.shape)
             node.read(h5py.h5s.create_simple(out.shape), space, out)
 
-    def pick(self, file: RowFile, band: int, inside: Any, out: NDArray[Any], last: LastChunk) -> None:
+    def pick(self, file: Hdf5File, band: int, inside: Any, out: NDArray[Any], last: LastChunk) -> None:
         begin, wanted = band * self.together, inside.tolist()
         first, beyond = min(wanted), max(wanted) + 1
         if len(wanted) == 1 or (beyond - first) * self._row_bytes > HELD_BYTES:
@@ -185,50 +160,40 @@ class LibraryRows(BandReader):
         out[...] = values[inside - first]
 
 
-class RaggedReader(Reader, ABC):
-    """Rows of bytes that each have their own length."""
-
-    @abstractmethod
-    def rows(self, file: RowFile, rows: Iterable[int], longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
-        """Rows in any order; one that is longer than `longest_bytes` raises LimitExceeded."""
-
-    @abstractmethod
-    def lengths(self, file: RowFile, start: int, stop: int) -> NDArray[np.int64]:
-        """How long rows are."""
-
-
-class HeapRows(RaggedReader):
-    """A reference for each row, and its bytes in the global heap of the file.
+class HeapRows(Reader):
+    """Rows of their own lengths: a reference for each, and its bytes in the global heap of the file.
 
     HDF5 2.0 never comes back from a heap with a run of zeros in it, as a crash of the machine leaves them; this does.
-    `known` remembers where the objects of many collections lie, 16 bytes each: for texts, of which one collection
-    holds thousands. Without it, the last collection alone is remembered.
     """
 
-    def __init__(self, references: RowReader, known: Lru[NDArray[np.int64]] | None = None) -> None:
-        self._references, self.known = references, known
-        self._last: tuple[int, NDArray[np.int64]] = (-1, np.empty((0, 2), np.int64))  # replaced as one, never changed
-        self.together, self.scratch_bytes = references.together, references.scratch_bytes
+    def __init__(self, references: RowReader) -> None:
+        self._references = references
+        self._known: Lru[NDArray[np.int64]] = Lru(_COLLECTIONS)
+        self.together = references.together
 
     @property
     def index_bytes(self) -> int:
         return self._references.index_bytes
 
-    def rows(self, file: RowFile, rows: Iterable[int], longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
+    def rows(self, file: Hdf5File, rows: Iterable[int], longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
+        """Rows in any order; one that is longer than `longest_bytes` raises LimitExceeded."""
         reference, last = np.empty(1, REFERENCE), LastChunk()
         for row in rows:
             self._references.read(file, row, row + 1, reference, last)
             length, address, index = reference[0].item()
-            check_length(row, length, longest_bytes)
+            if length > longest_bytes:
+                text = f"row {row:,}: {length:,} bytes, {longest_bytes:,} were planned for"
+                raise LimitExceeded(text, size=length, limit=longest_bytes)
             yield self._object(file, address, index, length)
 
-    def lengths(self, file: RowFile, start: int, stop: int) -> NDArray[np.int64]:
+    def lengths(self, file: Hdf5File, start: int, stop: int) -> NDArray[np.int64]:
+        """How long rows are."""
         references = np.empty(stop - start, REFERENCE)
         if stop > start:
             self._references.read(file, start, stop, references, LastChunk())
         return references["length"].astype(np.int64)
 
-    def _object(self, file: RowFile, address: int, index: int, length: int) -> NDArray[np.uint8]:
+    def _object(self, file: Hdf5File, address: int, index: int, length: int) -> NDArray[np.uint8]:
         """The first `length` bytes of an object of the heap."""
         out = np.empty(length, np.uint8)
         if length:
@@ -241,43 +206,11 @@ class HeapRows(RaggedReader):
             file.source.read_into(out.data, offset)
         return out
 
-    def _place(self, file: RowFile, address: int, index: int) -> tuple[int, int]:
+    def _place(self, file: Hdf5File, address: int, index: int) -> tuple[int, int]:
         """Offset and size of an object; 0 where there is none."""
-        if self.known is not None:
-            places = self.known.get((str(file.path), address), lambda: _list_objects(file, address))
-        else:
-            listed, places = self._last
-            if listed != address:
-                places = _list_objects(file, address)
-                self._last = (address, places)
+        places = self._known.get(address, lambda: _list_objects(file, address))
         offset, size = places[index].tolist() if index < len(places) else (0, 0)
         return offset, size
-
-
-class RaggedLibraryRows(RaggedReader):
-    """Rows of their own lengths in a layout that the library alone knows: one call for each."""
-
-    is_by_library = True
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def rows(self, file: RowFile, rows: Iterable[int], longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
-        for row in rows:
-            with library_errors(file.path, f"{self._name}: row {row:,} cannot be read"):
-                value = file.opened(self._name)[row]
-            value_bytes = np.frombuffer(value if isinstance(value, bytes) else np.ascontiguousarray(value), np.uint8)
-            check_length(row, value_bytes.nbytes, longest_bytes)
-            yield value_bytes
-
-    def lengths(self, file: RowFile, start: int, stop: int) -> NDArray[np.int64]:
-        return np.array([len(row) for row in self.rows(file, range(start, stop), file.size_bytes)], np.int64)
-
-
-def check_length(row: int, length: int, longest_bytes: int) -> None:
-    if length > longest_bytes:
-        text = f"row {row:,}: {length:,} bytes, {longest_bytes:,} were planned for"
-        raise LimitExceeded(text, size=length, limit=longest_bytes)
 
 
 def as_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
@@ -285,7 +218,7 @@ def as_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def iter_at(
-    file: RowFile, offsets: Sequence[int], memory: NDArray[np.uint8], fill: NDArray[np.uint8] | None = None
+    file: Hdf5File, offsets: Sequence[int], memory: NDArray[np.uint8], fill: NDArray[np.uint8] | None = None
 ) -> Iterator[NDArray[np.uint8]]:
     """Rows that lie as they are: one read for each, into the same memory; -1 is a row that was never written."""
     target = memory.data
@@ -303,7 +236,7 @@ def iter_at(
         ahead.close()
 
 
-def _list_objects(file: RowFile, address: int) -> NDArray[np.int64]:
+def _list_objects(file: Hdf5File, address: int) -> NDArray[np.int64]:
     """Where the objects of one collection of a heap lie: offset and size by index, 0 where there is none."""
     begin = address
     read, unpack_from = file.source.read_exactly, _OBJECT.unpack_from

@@ -7,10 +7,8 @@ store.roles["action"]                                    # "actions"
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,20 +20,19 @@ from penstock._src.formats.registry import HDF5
 from penstock._src.recordings.split import natural_key
 from penstock._src.stores.caches import content_sample
 from penstock._src.stores.hdf5.column import ColumnRows, Hdf5Images, OpenFiles, RowMap, as_native
-from penstock._src.stores.hdf5.columns import Hdf5Options, StoredColumn
-from penstock._src.stores.hdf5.layout import NO_TIMEOUTS, UNKNOWN, end_rows
-from penstock._src.stores.hdf5.rows import LastChunk
-from penstock._src.stores.hdf5.survey import Hdf5Survey, survey_files, unpacked
+from penstock._src.stores.hdf5.columns import Hdf5Options
+from penstock._src.stores.hdf5.episodes import EpisodeSpans, check_numbers, find_episodes
+from penstock._src.stores.hdf5.layout import UNKNOWN
+from penstock._src.stores.hdf5.survey import Hdf5Survey, place_of, survey_files, unpacked
 from penstock._src.stores.opening import whole_numbers
-from penstock._src.stores.roles import TERMINALS, TIMEOUTS, ChannelOrder, find_roles
+from penstock._src.stores.roles import ACTIONS, ChannelOrder, find_roles
 from penstock._src.stores.store import Column, ImageSource, Store, row_numbers
 from penstock._src.system.files import as_path
 from penstock.errors import StoreError
 
 _KINDS = {"aloha": "ALOHA episodes", "robomimic": "robomimic HDF5", "replay": "replay HDF5"}
 _MOST_NOTES = 20
-_MOST_NAMED = 8
-_NONE: NDArray[np.int64] = np.empty(0, np.int64)
+_LIBRARY_BYTES = 14 << 20  # h5py with its metadata cache: measured, rounded up
 
 
 def open_hdf5(
@@ -46,11 +43,13 @@ def open_hdf5(
     channels: ChannelOrder = "auto",
     mask: str | None = None,
     allow_external: bool = False,
+    pixels: str = "rgb",
     check: bool = True,
 ) -> Hdf5Store:
     """Open a file, or a directory of files in natural order; metadata only.
 
     `episodes` counts from 0 in the order of the files, or of the demonstrations (within `mask`, where one is given).
+    `pixels="bgr"` says that raw images are: conversion asks for it, a loader does not.
     `check=False` trusts the files: no child looks first, and one that is damaged can crash this process.
     """
     if channels not in ("auto", "first", "last"):
@@ -64,7 +63,7 @@ def open_hdf5(
     if numbers is not None and any(number < 0 for number in numbers):
         raise StoreError(f"{place}: episode {min(numbers)} does not exist; they are counted from 0")
     only = tuple(numbers) if numbers is not None and len(files) == 1 else None
-    options = Hdf5Options(channels, mask, names, allow_external, only)
+    options = Hdf5Options(channels, mask, names, allow_external, only, pixels)
     chosen = files
     if numbers is not None and len(files) > 1:
         # Where a file is an episode, the others are not even looked at.
@@ -85,6 +84,9 @@ def open_hdf5(
 class Hdf5Store(Store):
     """One HDF5 file or a directory of them; see `open_hdf5`."""
 
+    plural = "HDF5 files"
+    reading_bytes = _LIBRARY_BYTES
+
     def __init__(
         self, path: Path, survey: Hdf5Survey, options: Hdf5Options, numbers: Sequence[int] | None, words: dict[str, Any]
     ) -> None:
@@ -94,8 +96,19 @@ class Hdf5Store(Store):
         self._files = OpenFiles(survey.paths, survey.stamps, options.allow_external)
         episodes = find_episodes(survey, self._files).chosen(numbers, path)
         self._map = RowMap(episodes.parts, episodes.firsts, episodes.lengths)
-        self.kind = "HDF5 episodes" if survey.why.startswith(UNKNOWN) else _KINDS[survey.kind]
-        self.fps = survey.fps
+        is_known = not survey.why.startswith(UNKNOWN)
+        self.layout = survey.kind
+        self.kind = _KINDS[survey.kind] if is_known else "HDF5 episodes"
+        if survey.kind == "robomimic" and not any(each.name in ACTIONS for each in survey.columns):
+            self.kind = "old robosuite HDF5"
+        self.fps, self.fps_from = survey.facts.fps, survey.facts.fps_from
+        self.robot_type = survey.facts.robot
+        self.episodes_from = survey.why
+        self.masks = survey.masks
+        self.lost = survey.lost
+        if survey.kind == "aloha" and is_known:
+            self.fps_hint = "fps=50 (ALOHA records at 50 Hz)"
+        self._episodes = episodes
         self.episode_starts = episodes.starts()
         self.ends_terminal = episodes.terminal
         asked_for = words["episodes"] if numbers is None else None  # where a file is an episode, others are not opened
@@ -118,7 +131,7 @@ class Hdf5Store(Store):
         self.notes = _notes(survey, episodes)
         self._rows = {name: ColumnRows(survey, self._files, number) for name, number in self._numbers.items()}
         self._images = {
-            name: Hdf5Images(self._rows[name], self._map, f"{path}: {name}")
+            name: Hdf5Images(self._rows[name], self._map, f"{path}: {name}", options.pixels)
             for name, column in self.columns.items()
             if column.is_image
         }
@@ -147,7 +160,6 @@ class Hdf5Store(Store):
         columns = {name: self._numbers_of(name) for name in names}
         row_bytes = sum(self.columns[name].row_bytes for name in names)
         step = max(1, block_bytes // max(row_bytes, 1))
-        last = {name: LastChunk() for name in names}
         for start in range(0, self.rows, step):
             stop = min(start + step, self.rows)
             block: dict[str, NDArray[Any]] = {}
@@ -155,22 +167,47 @@ class Hdf5Store(Store):
                 values = np.empty((stop - start, *column.facts.stored_shape), column.dtype)
                 at = 0
                 for part, low, high in self._map.pieces(start, stop):
-                    column.read(part, low, high, values[at : at + high - low], last[name])
+                    column.read(part, low, high, values[at : at + high - low])
                     at += high - low
                 block[name] = as_native(values, column.facts.dtype)
             yield start, block
 
-    def texts(self, name: str, rows: NDArray[np.int64]) -> list[str]:
-        if self.column(name).kind != "text":
-            return super().texts(name, rows)
-        where = f"{self.path}: {name}"
-        return self._rows[name].texts(self._map, row_numbers(rows, where, self.rows), where)
-
     def _numbers_of(self, name: str) -> ColumnRows:
         if self.column(name).kind != "numbers":
-            hint = f"store.{'texts' if self.column(name).kind == 'text' else 'images'} gives its rows"
-            raise StoreError(f"{self.path}: {name!r} is not a numbers column", hint=hint)
+            raise StoreError(f"{self.path}: {name!r} is not a numbers column", hint="store.images gives its rows")
         return self._rows[name]
+
+    def column(self, name: str) -> Column:
+        if name in self._survey.left_out:
+            raise StoreError(f"{self.path}: {name} cannot be a column: {self._survey.left_out[name]}")
+        return super().column(name)
+
+    def episode_label(self, position: int) -> str:
+        part = int(self._episodes.parts[position])
+        if self.layout == "replay":
+            first = int(self._episodes.firsts[position])
+            rows = f"rows {first:,}–{first + int(self._episodes.lengths[position]) - 1:,}"
+            return rows if len(self._survey.paths) == 1 else f"{rows} of {self._survey.paths[part].name}"
+        return place_of(self._survey.paths, self._survey.paths[self._survey.part_file[part]], self._group(part))
+
+    def row_number(self, row: int) -> int:
+        return int(self._map.locate(np.array([row], np.int64))[1][0])
+
+    def task(self, position: int) -> str | None:
+        part = int(self._episodes.parts[position])
+        return self._survey.part_task[part] or self._survey.facts.task
+
+    def success(self, position: int) -> bool | None:
+        return self._survey.part_success[int(self._episodes.parts[position])]
+
+    def scratch_bytes(self, names: Sequence[str]) -> int:
+        """What one image takes besides itself; and the chunk that each column of numbers keeps for the next rows."""
+        images = super().scratch_bytes(names)
+        numbers = [self._rows[name].scratch_bytes for name in names if not self.columns[name].is_image]
+        return max([images, *(4 * each for each in numbers)]) + sum(numbers)
+
+    def _group(self, part: int) -> str:
+        return self._survey.part_group[part]
 
     def file_of(self, row: int, name: str = "") -> Path:
         part = self._map.locate(np.array([row], np.int64))[0].item()
@@ -245,25 +282,13 @@ def _column(survey: Hdf5Survey, number: int, share: NDArray[np.float64]) -> Colu
         why += f" (so {count:,} of {count + others:,} parts)"
     if facts.turned:
         why += "; channels first on disk, given as a transposed view"
-    stored = np.maximum(survey.placements[:, number, 4], 0)
-    if facts.ragged and facts.kind != "text":
-        stored = stored + _heap_bytes(survey, facts)
-    stored_bytes = round(float((stored * share).sum()))
+    stored_bytes = round(float((np.maximum(survey.placements[:, number, 4], 0) * share).sum()))
     return Column(facts.name, facts.kind, facts.shape, facts.dtype, facts.encoding, way, why, stored_bytes)
 
 
-def _heap_bytes(survey: Hdf5Survey, facts: StoredColumn) -> NDArray[np.float64]:
-    """What rows of their own lengths take in each part: what no other column explains of the files, shared out."""
-    ragged = sum(each.ragged and each.kind != "text" for each in survey.columns)
-    explained = np.maximum(survey.placements[:, :, 4], 0).sum(axis=1)
-    by_file = np.bincount(survey.part_file, weights=explained, minlength=len(survey.paths))
-    rows_of_file = np.bincount(survey.part_file, weights=survey.part_rows, minlength=len(survey.paths))
-    left = np.maximum(survey.stamps[:, 0] - by_file, 0) / ragged / np.maximum(rows_of_file, 1)
-    return np.asarray(left[survey.part_file] * survey.part_rows, np.float64)
-
-
 def _notes(survey: Hdf5Survey, episodes: EpisodeSpans) -> tuple[str, ...]:
-    notes = [*survey.notes, *episodes.notes]
+    notes = [f"{name} is left out: {why}" for name, why in survey.left_out.items()]
+    notes += [*survey.notes, *episodes.notes, *(f"reads {target} as well" for target in survey.followed)]
     if survey.why.startswith(UNKNOWN):
         notes.insert(0, survey.why)
     if survey.masks:
@@ -273,115 +298,3 @@ def _notes(survey: Hdf5Survey, episodes: EpisodeSpans) -> tuple[str, ...]:
     if len(notes) > _MOST_NOTES:
         notes = [*notes[:_MOST_NOTES], f"and {len(notes) - _MOST_NOTES:,} more of the kind"]
     return tuple(notes)
-
-
-@dataclass(frozen=True)
-class EpisodeSpans:
-    """All episodes in order, as flat arrays: part, first row of the part, rows; 20 bytes each."""
-
-    parts: NDArray[np.int32]
-    firsts: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    terminal: NDArray[np.bool_] | None
-    notes: tuple[str, ...] = ()
-    numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    """Of those that were chosen."""
-
-    def chosen(self, numbers: Sequence[int] | None, path: Path) -> EpisodeSpans:
-        """Those with these numbers, in this order; without the ones that have no rows."""
-        picked = np.arange(len(self.parts)) if numbers is None else check_numbers(numbers, len(self.parts), path)
-        empty = picked[self.lengths[picked] == 0]
-        notes = list(self.notes)
-        if len(empty):
-            named = ", ".join(str(number) for number in empty[:_MOST_NAMED].tolist())
-            more = f" and {len(empty) - _MOST_NAMED:,} more" if len(empty) > _MOST_NAMED else ""
-            notes.append(f"without rows, and left out: episode{'s' if len(empty) > 1 else ''} {named}{more}")
-        kept = picked[self.lengths[picked] > 0]
-        terminal = None if self.terminal is None else self.terminal[kept]
-        return EpisodeSpans(self.parts[kept], self.firsts[kept], self.lengths[kept], terminal, tuple(notes), kept)
-
-    def starts(self) -> NDArray[np.int64]:
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths, dtype=np.int64)])
-
-
-def check_numbers(numbers: Sequence[int], count: int, path: Path) -> NDArray[np.int64]:
-    """Numbers of episodes, each there and named once."""
-    checked = np.asarray(list(numbers), np.int64).reshape(-1)
-    wrong = checked[(checked < 0) | (checked >= count)]
-    if len(wrong):
-        hint = f"its episodes are 0 to {count - 1:,}"
-        raise StoreError(f"{path}: there is no episode {int(wrong[0]):,}, it has {count:,}", hint=hint)
-    if len(np.unique(checked)) != len(checked):
-        values, counts = np.unique(checked, return_counts=True)
-        raise StoreError(f"{path}: episode {int(values[counts > 1][0]):,} is named more than once")
-    return checked
-
-
-def find_episodes(survey: Hdf5Survey, files: OpenFiles) -> EpisodeSpans:
-    """Every episode of the parts that were surveyed."""
-    terminals, timeouts = (_columns(survey, files, names) for names in (TERMINALS, TIMEOUTS))
-    if survey.kind == "replay":
-        return _cut_steps(survey.part_rows, terminals, timeouts)
-    parts = np.arange(len(survey.part_rows), dtype=np.int32)
-    rows = survey.part_rows
-    flags: NDArray[np.bool_] | None = None
-    if survey.kind == "robomimic" and terminals and math.prod(terminals[0].facts.shape) == 1:
-        flags = np.zeros(len(parts), np.bool_)
-        filled = np.flatnonzero(rows)
-        whole = RowMap(parts[filled], np.zeros(len(filled), np.int64), rows[filled])
-        last = terminals[0].gather(whole, np.cumsum(rows[filled]) - 1).reshape(-1)
-        flags[filled] = (last != 0) & (last == last)  # a NaN says nothing
-    return EpisodeSpans(parts, np.zeros(len(parts), np.int64), rows, flags)
-
-
-def _cut_steps(rows: NDArray[np.int64], terminals: list[ColumnRows], timeouts: list[ColumnRows]) -> EpisodeSpans:
-    """Flat steps, cut after every row that a column of ends ends; the first of `terminals` says which are terminal."""
-    notes: list[str] = []
-    pieces: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]] = []
-    unconfirmed = 0
-    for part, count in enumerate(rows.tolist()):
-        ended, *others = [_ends(column, part, count, notes) for column in terminals] or [_NONE]
-        claimed = np.concatenate([ended, *(_ends(column, part, count, notes) for column in timeouts)])
-        stops = np.unique(np.concatenate([claimed, *others]))
-        unconfirmed += len(stops) - len(np.unique(claimed))
-        if count and (not len(stops) or stops[-1] != count):
-            begin = int(stops[-1]) if len(stops) else 0
-            if len(stops):
-                notes.append(f"the last {count - begin:,} rows end with neither terminal nor timeout: an episode too")
-            stops = np.append(stops, count)
-        starts = np.concatenate([np.zeros(1, np.int64), stops])
-        firsts = starts[:-1] if count else np.zeros(1, np.int64)
-        lengths = np.diff(starts) if count else np.zeros(1, np.int64)
-        ending = np.isin(firsts + lengths, ended) & (lengths > 0)
-        pieces.append((np.full(len(firsts), part, np.int32), firsts, lengths, ending))
-    columns = [np.concatenate(each) for each in zip(*pieces, strict=True)]
-    notes += _ends_notes([each.facts.name for each in terminals], bool(timeouts), unconfirmed)
-    return EpisodeSpans(columns[0], columns[1], columns[2], columns[3] if terminals else None, tuple(notes))
-
-
-def _ends_notes(terminals: Sequence[str], timeouts: bool, unconfirmed: int) -> list[str]:
-    """What the columns of ends leave open; `unconfirmed` ends are only in the further ones of `terminals`."""
-    if not terminals:
-        none = "no column says where episodes end: all rows of a file are one episode"
-        return ["no 'terminals' column: every episode is taken as cut off by a time limit" if timeouts else none]
-    if unconfirmed:
-        others = ", ".join(terminals[1:])
-        return [f"{unconfirmed:,} ends by {others} alone, not by {terminals[0]}: taken as cut off by a time limit"]
-    return [] if timeouts else [NO_TIMEOUTS]
-
-
-def _columns(survey: Hdf5Survey, files: OpenFiles, names: tuple[str, ...]) -> list[ColumnRows]:
-    """The columns of numbers under these names that are there, in the order of the names."""
-    numbers = {facts.name: number for number, facts in enumerate(survey.columns) if facts.kind == "numbers"}
-    return [ColumnRows(survey, files, numbers[name]) for name in names if name in numbers]
-
-
-def _ends(column: ColumnRows, part: int, count: int, notes: list[str]) -> NDArray[np.int64]:
-    last = LastChunk()
-
-    def read(start: int, stop: int) -> NDArray[Any]:
-        block = np.empty((stop - start, *column.facts.stored_shape), column.dtype)
-        column.read(part, start, stop, block, last)
-        return as_native(block, column.facts.dtype)
-
-    return end_rows(column.facts.name, read, count, notes)

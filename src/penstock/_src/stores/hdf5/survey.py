@@ -6,52 +6,42 @@ read without ever opening the file through the library.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from penstock._src.recordings.split import natural_key
 from penstock._src.stores.hdf5.columns import (
     ENDS_DIFFER,
     FirstFile,
     Hdf5Options,
     StoredColumn,
+    column_from,
     find_columns,
-    first_file_from,
     place_column,
 )
+from penstock._src.stores.hdf5.facts import FileFacts, episode_task, file_facts
 from penstock._src.stores.hdf5.file import Hdf5File
 from penstock._src.stores.hdf5.guard import Line, run_guarded
 from penstock._src.stores.hdf5.layout import (
-    RATE_NAMES,
     Hdf5Layout,
     data_sets,
-    demonstrations,
-    join,
+    episode_success,
+    list_members,
+    lost_demonstrations,
     masked_groups,
     recognise,
     row_count,
     without_actions_note,
 )
-from penstock._src.stores.hdf5.probe import quietly, text_attribute
 from penstock._src.stores.roles import BOOKKEEPING, ENDS
 from penstock._src.system.files import as_path
-from penstock.errors import ExternalRefused, StoreCorrupt, StoreError, os_errors
-
-_DEEPEST = 8
-_MOST_GROUPS = 4096
-_FEW_FILES = 128  # one child surveys so many before a second one is worth its start
-_MOST_CHILDREN = 4
-_ALLOW = "if you trust the file, penstock.open(…, allow_external=True) reads it"
+from penstock.errors import StoreError, os_errors
 
 
 @dataclass(frozen=True)
@@ -60,9 +50,15 @@ class Hdf5Survey:
 
     kind: str
     why: str
-    fps: float | None
+    facts: FileFacts
     notes: tuple[str, ...]
     masks: tuple[str, ...]
+    left_out: dict[str, str]
+    """Data sets that are no columns, and why."""
+    lost: dict[str, int]
+    """Demonstrations that cannot be read → rows of each."""
+    followed: tuple[str, ...]
+    """Other files that are read."""
     columns: tuple[StoredColumn, ...]
     ways: tuple[Any, ...]
     """By column: how often which (way, why) was met."""
@@ -72,8 +68,10 @@ class Hdf5Survey:
     part_file: Any
     part_group: tuple[str, ...]
     part_rows: Any
+    part_task: tuple[str | None, ...]
+    part_success: tuple[bool | None, ...]
     placements: Any
-    """int64 (parts, columns, 5): offset, row bytes, chunk rows, chunk bytes, stored bytes."""
+    """int64 (parts, columns, 5): offset, row bytes (the longest), chunk rows, chunk bytes, stored bytes."""
 
     def packed(self) -> Line:
         """For another process: what `unpacked` takes."""
@@ -92,59 +90,30 @@ def survey_files(paths: Sequence[Path], options: Hdf5Options, *, check: bool = T
     """Survey files in children, so that none can hurt this process; `check=False` trusts them, and does it here."""
     stamps = [_stamp(path) for path in paths]
     numbered = list(enumerate(paths))
-    try:
-        if not check:
-            lines = [line for line in _survey(numbered, Surveyor(options)) if "at" not in line]
-        elif len(paths) <= _FEW_FILES:
-            lines = _in_child(numbered, options, None)
-        else:
-            lines = _in_children(numbered, options)
-    except ExternalRefused as error:
-        error.hint = _ALLOW
-        raise
+    if not check:
+        lines = [line for line in _survey(numbered, Surveyor(options)) if "at" not in line]
+    else:
+        lines = _in_child(numbered, options)
     return _assembled(paths, stamps, lines)
 
 
-def _in_children(numbered: list[tuple[int, Path]], options: Hdf5Options) -> list[Line]:
-    """Several children at a time, once the files up to the first that has rows are known: the others are like it."""
-    lines: list[Line] = []
-    like: FirstFile | None = None
-    while numbered and like is None:
-        first_lines = _in_child(numbered[:1], options, None)
-        if any(line.get("rows") for line in first_lines):
-            like = next(first_file_from(line["like"]) for line in first_lines if line.get("like"))
-        lines += first_lines
-        del numbered[0]
-    children = max(1, min(_MOST_CHILDREN, len(os.sched_getaffinity(0)), -(-len(numbered) // _FEW_FILES)))
-    step = max(1, -(-len(numbered) // children))
-    shares = [numbered[at : at + step] for at in range(0, len(numbered), step)]
-    with ThreadPoolExecutor(children) as pool:
-        for some in pool.map(lambda share: _in_child(share, options, like), shares):
-            lines += some
-    return lines
-
-
-def _in_child(files: list[tuple[int, Path]], options: Hdf5Options, like: FirstFile | None) -> list[Line]:
-    arguments = [
-        [(number, str(path.absolute())) for number, path in files],
-        asdict(options),
-        None if like is None else like.as_plain(),
-    ]
+def _in_child(files: list[tuple[int, Path]], options: Hdf5Options) -> list[Line]:
+    arguments = [[(number, str(path.absolute())) for number, path in files], asdict(options)]
     hint = "the file is damaged" + ("; episodes=[…] opens the others" if len(files) > 1 else "")
     return run_guarded(f"{__name__}:survey_in_child", arguments, dict(files), hint)
 
 
 def survey_in_child(arguments: Any) -> Iterator[Line]:
     """What a child does: the lines of some files, from plain data."""
-    files, plain, like = arguments
+    files, plain = arguments
     tuples = {key: None if plain[key] is None else tuple(plain[key]) for key in ("columns", "only")}
-    return _survey(files, Surveyor(Hdf5Options(**{**plain, **tuples}), first_file_from(like) if like else None))
+    return _survey(files, Surveyor(Hdf5Options(**{**plain, **tuples})))
 
 
 def _survey(files: Sequence[tuple[int, Path | str]], surveyor: Surveyor) -> Iterator[Line]:
     for number, path in files:
         yield {"at": number}
-        with Hdf5File(path, allow_external=surveyor.options.allow_external, probed=True) as file:
+        with Hdf5File(path, allow_external=surveyor.options.allow_external) as file:
             for line in surveyor.survey(file):
                 yield {"file": number, **line}
 
@@ -152,34 +121,46 @@ def _survey(files: Sequence[tuple[int, Path | str]], surveyor: Surveyor) -> Iter
 class Surveyor:
     """Surveys one file after the other; the first with rows is what the others are compared with."""
 
-    def __init__(self, options: Hdf5Options, like: FirstFile | None = None) -> None:
-        self.options, self._like = options, like
+    def __init__(self, options: Hdf5Options) -> None:
+        self.options = options
+        self._like: FirstFile | None = None
 
     def survey(self, file: Hdf5File) -> Iterator[Line]:
         """One line about the file, then one for each group that is or holds episodes."""
         options, like = self.options, self._like
-        layout = _layout(file, options, like)
+        layout = _layout(file, like)
         groups = masked_groups(file, layout, options.mask) if options.mask is not None else list(layout.groups)
         wanted = _wanted(file, layout, groups, options)
-        line: Line = {"kind": layout.kind, "why": layout.why, "masks": layout.masks}
-        line["lost"] = without_actions_note(layout)
+        facts = file_facts(file, layout)
+        line: Line = {"kind": layout.kind, "why": layout.why, "masks": layout.masks, "facts": asdict(facts)}
+        line["beside"] = without_actions_note(layout)
+        line["lost"] = {} if options.mask else lost_demonstrations(file, layout)
         if like is None:
-            first = next((group for group in layout.groups if row_count(file, group)), layout.groups[0])
-            columns, notes = find_columns(file, layout, first, options)
-            like = FirstFile(str(file.path), layout.kind, tuple(columns), first, _tree(file, first))
-            line |= {"like": like.as_plain(), "notes": notes, "fps": _rate(file, layout)}
+            first = next((group for group in groups if row_count(file, group)), layout.group)
+            if first != layout.group:  # the first of a mask need not be the first of the file
+                members, singles = list_members(file, first)
+                layout = replace(layout, group=first, members=members, singles=singles)
+            columns, left_out = find_columns(file, layout, options)
+            like = FirstFile(str(file.path), layout.kind, tuple(columns), {*layout.members, *layout.singles})
+            line |= {"columns": [asdict(each) for each in columns], "group": first}
+            line["left_out"] = left_out
         yield line
         for group in groups:
             rows = row_count(file, group) if group in wanted else 0
             if rows:
                 self._like = like
-            yield self._part(file, group, rows, like)
+            part = self._part(file, layout, group, rows, like)
+            if like.kind != "replay":  # flat steps have no place for what is known of an episode
+                part |= {"task": episode_task(file, group) or facts.task, "success": episode_success(file, group)}
+            yield part
+        yield {"followed": list(file.followed)}
 
-    def _part(self, file: Hdf5File, group: str, rows: int, like: FirstFile) -> Line:
+    def _part(self, file: Hdf5File, layout: Hdf5Layout, group: str, rows: int, like: FirstFile) -> Line:
         """A group: its rows, where those of each column lie, and what it has besides the columns of the first one."""
         if not rows:
             return {"group": group, "rows": 0, "placements": []}
-        more = _extra_data_sets(file, group, like.tree)
+        names = [*layout.members, *layout.singles] if group == layout.group else data_sets(file, group)
+        more = [name for name in names if name not in like.names]
         ends = [name for name in ENDS if name in more]
         if ends and like.kind == "replay":
             raise StoreError(f"{file.path}: {ends[0]} says where episodes end, {like.path} has none", hint=ENDS_DIFFER)
@@ -188,23 +169,6 @@ class Surveyor:
         if self.options.columns is None:
             line["besides"] = [name for name in more if name.rpartition("/")[2] not in BOOKKEEPING]
         return line
-
-
-def _extra_data_sets(file: Hdf5File, group: str, tree: dict[str, list[str]]) -> list[str]:
-    """The data sets under a group that a tree has not; of those that it has, the names alone are listed."""
-    names: list[str] = []
-    for under, known in tree.items():
-        for name in sorted(set(file.names(join(group, under) or "/")).difference(known), key=natural_key):
-            names += _below(file, group, join(under, name))
-    return names
-
-
-def _below(file: Hdf5File, group: str, name: str) -> list[str]:
-    try:
-        kind = file.kind(join(group, name))
-        return list(data_sets(file, group, name)) if kind == "group" else [name] if kind == "dataset" else []
-    except (ExternalRefused, StoreCorrupt):
-        return [name]  # it is not read, so its target does not matter
 
 
 def _wanted(file: Hdf5File, layout: Hdf5Layout, groups: list[str], options: Hdf5Options) -> set[str]:
@@ -217,54 +181,17 @@ def _wanted(file: Hdf5File, layout: Hdf5Layout, groups: list[str], options: Hdf5
     return {groups[number] for number in options.only}
 
 
-def _layout(file: Hdf5File, options: Hdf5Options, like: FirstFile | None) -> Hdf5Layout:
-    """Of files that look like the first, only the groups are looked up."""
+def _layout(file: Hdf5File, like: FirstFile | None) -> Hdf5Layout:
+    """What the file is, as far as its kind must be that of the first one."""
+    layout = recognise(file)
     if like is None:
-        return recognise(file, options.channels)
-    demos, without = demonstrations(file)
-    masks = tuple(file.names("mask"))
-    layout = Hdf5Layout("robomimic", "", demos, (), masks, without_actions=without) if demos else None
-    if (
-        layout is None
-        and like.kind != "robomimic"
-        and all(file.names(group or "/") == names for group, names in like.tree.items())
-    ):
-        layout = Hdf5Layout(like.kind, "", ("",), ())  # type: ignore[arg-type]  # checked where it was made
-    layout = layout or recognise(file, options.channels)
+        return layout
     if layout.kind != like.kind:
         raise StoreError(
             f"{file.path} is laid out as {layout.kind}, {like.path} as {like.kind}",
             hint="one store has one layout: open the files one by one",
         )
     return layout
-
-
-def _tree(file: Hdf5File, group: str) -> dict[str, list[str]]:
-    """The names in a group and in all groups under it, by their paths from there."""
-    tree: dict[str, list[str]] = {}
-    waiting = [("", 0)]
-    while waiting and len(tree) < _MOST_GROUPS:
-        under, depth = waiting.pop()
-        names = tree[under] = file.names(join(group, under) or "/")
-        inner = [join(under, name) for name in names if depth < _DEEPEST]
-        waiting += [(path, depth + 1) for path in inner if file.kind(join(group, path)) == "group"]
-    return tree
-
-
-def _rate(file: Hdf5File, layout: Hdf5Layout) -> float | None:
-    """Rows a second, where an attribute says so; robomimic's lies in the arguments of its environment."""
-    for node in ("/", "data") if layout.kind == "robomimic" else ("/", "observations"):
-        for name in RATE_NAMES:
-            value = file.attribute(node, name)
-            if isinstance(value, (int, float)) and 0 < value < 100_000:
-                return float(value)
-    if layout.kind != "robomimic":
-        return None
-    try:
-        value = json.loads(quietly(text_attribute, file.find("data"), "env_args"))["env_kwargs"]["control_freq"]
-    except (TypeError, ValueError, KeyError, RecursionError):
-        return None
-    return float(value) if isinstance(value, (int, float)) and 0 < value < 100_000 else None
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -277,42 +204,61 @@ def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list
     """Lines as arrays; the columns are those of the first file that has rows."""
     heads = [line for line in lines if "kind" in line]
     filled = {line["file"] for line in lines if line.get("rows")}
-    models = [head for head in heads if head.get("like")]
+    models = [head for head in heads if "columns" in head]
     model = next((head for head in models if head["file"] in filled), models[0])
-    like = first_file_from(model["like"])
-    parts = [line for line in lines if "group" in line]
-    notes = [*model["notes"], *_extra_notes(paths, parts, like)]
-    for head in heads:  # groups that are no episodes
-        notes += [note if len(paths) == 1 else f"{paths[head['file']].name}: {note}" for note in head["lost"]]
-    ways: list[Counter[tuple[str, str]]] = [Counter() for _ in like.columns]
-    placements = np.full((len(parts), len(like.columns), 5), -1, np.int64)
+    columns = tuple(column_from(plain) for plain in model["columns"])
+    parts = [line for line in lines if "rows" in line]
+    notes = _extra_notes(paths, parts, place_of(paths, paths[model["file"]], model["group"]))
+    lost: dict[str, int] = {}
+    for head in heads:
+        name = paths[head["file"]].name
+        # Groups that are no episodes.
+        notes += [note if len(paths) == 1 else f"{name}: {note}" for note in head["beside"]]
+        lost |= {group if len(paths) == 1 else f"{group} of {name}": rows for group, rows in head["lost"].items()}
+    ways: list[Counter[tuple[str, str]]] = [Counter() for _ in columns]
+    placements = np.full((len(parts), len(columns), 5), -1, np.int64)
     for number, part in enumerate(parts):
         for column, (*numbers, way, why) in enumerate(part["placements"]):
             placements[number, column] = numbers
             ways[column][way, why] += 1
+    tasks = (part.get("task") for part in parts)
     return Hdf5Survey(
-        model["kind"], model["why"], model["fps"], tuple(notes), tuple(model["masks"]), like.columns, tuple(ways),
-        tuple(paths), np.array(stamps, np.int64).reshape(-1, 2),
-        np.array([part["file"] for part in parts], np.int32), tuple(sys.intern(part["group"]) for part in parts),
-        np.array([part["rows"] for part in parts], np.int64), placements,
-    )  # fmt: skip
+        kind=model["kind"],
+        why=model["why"],
+        facts=FileFacts(**model["facts"]),
+        notes=tuple(notes),
+        masks=tuple(model["masks"]),
+        left_out=model["left_out"],
+        lost=lost,
+        followed=tuple(dict.fromkeys(path for line in lines for path in line.get("followed", ()))),
+        columns=columns,
+        ways=tuple(ways),
+        paths=tuple(paths),
+        stamps=np.array(stamps, np.int64).reshape(-1, 2),
+        part_file=np.array([part["file"] for part in parts], np.int32),
+        part_group=tuple(sys.intern(part["group"]) for part in parts),
+        part_rows=np.array([part["rows"] for part in parts], np.int64),
+        part_task=tuple(None if task is None else sys.intern(task) for task in tasks),
+        part_success=tuple(part.get("success") for part in parts),
+        placements=placements,
+    )
 
 
-def _extra_notes(paths: Sequence[Path], parts: Sequence[Line], like: FirstFile) -> list[str]:
+def _extra_notes(paths: Sequence[Path], parts: Sequence[Line], lacking: str) -> list[str]:
     """A note for each data set that some parts have and the first one lacks."""
     having: dict[str, list[Line]] = {}
     for part in parts:
         for name in part.get("besides", ()):
             having.setdefault(name, []).append(part)
-    lacking = _place(paths, as_path(like.path), like.group)
-    return [
-        f"{name} is left out: {lacking} has none, {_place(paths, paths[having_it[0]['file']], having_it[0]['group'])} "
-        + (f"and {len(having_it) - 1:,} more have" if len(having_it) > 1 else "has")
-        for name, having_it in having.items()
-    ]
+    notes = []
+    for name, (first, *more) in having.items():
+        having_it = place_of(paths, paths[first["file"]], first["group"])
+        has = f"{having_it} and {len(more):,} more have" if more else f"{having_it} has"
+        notes.append(f"{name} is left out: {lacking} has none, {has}")
+    return notes
 
 
-def _place(paths: Sequence[Path], path: Path, group: str) -> str:
+def place_of(paths: Sequence[Path], path: Path, group: str) -> str:
     """An episode in words, as short as is distinct."""
     if not group:
         return path.name

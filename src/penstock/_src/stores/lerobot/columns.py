@@ -84,7 +84,7 @@ def open_part(data: DataSet, episodes: Iterable[int] | str | None, columns: Sequ
         notes.append(files.note(numbers))
     files.require(numbers)
     is_whole = (episodes is None or episodes == WHOLE) and len(numbers) == len(data.episodes)
-    spans = row_spans(data, numbers, files.of(None), is_whole) if with_rows else None
+    spans = row_spans(data, numbers, files.of(None)) if with_rows else None
     cameras: dict[str, tuple[Sequence[str], NDArray[np.int32]]] = {}
     shares: dict[str, int] = {}
     for key in keys:

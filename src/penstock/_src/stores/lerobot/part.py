@@ -13,11 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._src.formats.content import foreign_content
-from penstock._src.lerobot import columns as arrow_columns
-from penstock._src.lerobot import layout, tables
-from penstock._src.lerobot.metadata import open_parquet
+from penstock._src.lerobot import layout
 from penstock._src.lerobot.read.reader import DataSet
-from penstock._src.stores.lerobot.parquet_pages import beginning_of_large
 from penstock._src.stores.opening import whole_numbers
 from penstock._src.system.files import file_sizes
 from penstock.errors import DataSetCorrupt, StoreError
@@ -238,160 +235,29 @@ def _numbers(values: Sequence[int]) -> str:
     return listed(values)
 
 
-def row_spans(data: DataSet, numbers: NDArray[np.int64], files: ColumnFiles, whole: bool) -> Spans:
-    """Where the rows of the opened episodes lie; `whole`: all episodes, so that all files must line up."""
-    if data.is_v30:
-        return _spans_of_shared(data, numbers, files, whole)
-    places, lengths = files.of_episode[numbers], data.episodes.length[numbers]
-    rows = zip(lengths.tolist(), files.sizes[places].tolist(), data.episodes.first_row[numbers].tolist(), strict=True)
-    files_used = [TableFile(files.relatives[place], *each) for place, each in zip(places.tolist(), rows, strict=True)]
-    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return Spans(files_used, starts, np.arange(len(files_used), dtype=np.int32), np.zeros(len(files_used), np.int64))
+def row_spans(data: DataSet, numbers: NDArray[np.int64], files: ColumnFiles) -> Spans:
+    """Where the rows of the opened episodes lie, by the episodes table: each lies in one file, behind those before it.
 
-
-def _spans_of_shared(data: DataSet, numbers: NDArray[np.int64], named: ColumnFiles, whole: bool) -> Spans:
-    present = data.table_names
-    used = {named.relatives[place] for place in np.unique(named.of_episode[numbers]).tolist()}
-    wanted = [relative for relative in present if relative in used] if not whole else present
-    first_rows, files = _ordered_files(data, wanted, named, whole)
-    spans, missing = _cut(data, numbers, first_rows, files)
-    if missing is not None and not whole:  # an episode that goes on in the next file, which is named by no other
-        first_rows, files = _ordered_files(data, present, named, whole)
-        spans, missing = _cut(data, numbers, first_rows, files)
-    if missing is not None:
-        number, row = missing
-        raise DataSetCorrupt(
-            f"{data.root}: row {row:,} of episode {int(data.episodes.index[number])} is in none of "
-            f"{len(files):,} data files",
-            hint="a data file is absent, or cut; " + _DOCTOR,
-        )
-    return spans
-
-
-def _ordered_files(
-    data: DataSet, relatives: Sequence[str], named: ColumnFiles, whole: bool
-) -> tuple[NDArray[np.int64], list[TableFile]]:
-    """The files with the number of their first row; they must not overlap, and all of them leave no gap."""
-    firsts: list[int] = []
-    files: list[TableFile] = []
-    end = 0
-    places = {relative: place for place, relative in enumerate(named.relatives)}
-    for relative in relatives:
-        path = layout.path_in(data.root, relative)
-        first, rows = _extent(data, path, named, places.get(relative, -1))
-        if not rows:
-            continue
-        if first < end or (whole and first != end):
-            raise DataSetCorrupt(
-                f"{path}: begins with row {first:,}, the file before ends with row {end - 1:,}: an index gap",
-                hint="its rows would be paired with the wrong frames; " + _DOCTOR,
-            )
-        end = first + rows
-        firsts.append(first)
-        size = int(named.sizes[places[relative]]) if relative in places else path.stat().st_size
-        files.append(TableFile(relative, rows, size, first))
-    if whole and end != data.info.total_frames:
-        raise DataSetCorrupt(
-            f"{data.root}: info.json says {data.info.total_frames:,} rows, the data files have {end:,}", hint=_DOCTOR
-        )
-    return np.array(firsts, np.int64), files
-
-
-def _cut(
-    data: DataSet, numbers: NDArray[np.int64], first_rows: NDArray[np.int64], files: Sequence[TableFile]
-) -> tuple[Spans, tuple[int, int] | None]:
-    """The runs of rows, and the first (episode, row) that no file has."""
-    begins, ends = data.episodes.first_row[numbers], data.episodes.end_row[numbers]
-    limits = first_rows + np.array([file.rows for file in files], np.int64)
-    low = np.searchsorted(first_rows, begins, side="right") - 1
-    high = np.searchsorted(first_rows, ends - 1, side="right") - 1
-    # A piece for every file that an episode lies in: most lie in one.
-    pieces = np.maximum(high - low, 0) + 1
-    episode = np.repeat(np.arange(len(numbers)), pieces)
-    file = np.repeat(low, pieces) + np.arange(len(episode)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    if not len(files):
-        return _no_spans(files), (int(numbers[0]), int(begins[0])) if len(numbers) else None
-    start = np.maximum(begins[episode], first_rows[file])
-    stop = np.minimum(ends[episode], limits[file])
-    # Every piece begins where the one before ends, in a file that holds it; the last ends with the episode.
-    is_first = np.diff(episode, prepend=-1) > 0
-    expected = np.where(is_first, begins[episode], np.concatenate([[0], stop[:-1]]))
-    bad = np.flatnonzero((file < 0) | (start != expected) | (stop <= start))
-    is_last = np.diff(episode, append=len(numbers)) > 0
-    short = np.flatnonzero(is_last & (stop < ends[episode]))
-    if len(bad) or len(short):
-        at = min([*bad[:1].tolist(), *short[:1].tolist()])
-        row = int(expected[at]) if len(bad) and at == bad[0] else int(stop[at])
-        return _no_spans(files), (int(numbers[episode[at]]), row)
-    place = start - first_rows[file]
-    counts = stop - start
-    # Pieces that follow each other in one file are one run.
-    goes_on = np.zeros(len(file), np.bool_)
-    goes_on[1:] = (file[1:] == file[:-1]) & (place[1:] == place[:-1] + counts[:-1])
-    runs = np.flatnonzero(~goes_on)
-    starts = np.concatenate([(np.cumsum(counts) - counts)[runs], [counts.sum()]])
-    return Spans(files, starts.astype(np.int64), file[runs].astype(np.int32), place[runs].astype(np.int64)), None
-
-
-def _no_spans(files: Sequence[TableFile]) -> Spans:
-    return Spans(files, np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64))
-
-
-def _extent(data: DataSet, path: Path, named: ColumnFiles, place: int) -> tuple[int, int]:
-    """(`index` of the first row, rows) of a data file, from its footer where that says it.
-
-    Without the column, its first row is that of the first episode which begins in the file.
+    `RowTable` compares a file with this before it reads from it.
     """
-    quick = beginning_of_large(path, "index")
-    if quick is not None and _are_episodes(data, *quick):
-        return quick
-    with open_parquet(path) as file, tables.arrow_errors(path, "cannot be read", DataSetCorrupt):
-        rows = int(file.metadata.num_rows)
-        if not rows:
-            return 0, 0
-        names = [file.schema.column(number).path for number in range(len(file.schema))]
-        if "index" not in names:
-            episodes, begins = data.episodes, named.of_episode == place
-            first = int(episodes.first_row[begins].min()) if begins.any() else -1
-            if first < 0 or int(episodes.end_row[begins].max()) != first + rows:
-                raise DataSetCorrupt(
-                    f"{path}: the column 'index' is missing, and the episodes of the file do not have its {rows:,} "
-                    "rows together",
-                    hint="nothing says which rows these are; " + _DOCTOR,
-                )
-            return first, rows
-        column = names.index("index")
-        groups = [number for number in range(file.num_row_groups) if file.metadata.row_group(number).num_rows]
-        low = file.metadata.row_group(groups[0]).column(column).statistics
-        high = file.metadata.row_group(groups[-1]).column(column).statistics
-        if low is not None and high is not None and low.has_min_max and high.has_min_max:
-            first, last = int(low.min), int(high.max)
-        else:
-            first, last = _ends(path, file, groups)
-    if last - first + 1 != rows:
+    episodes, count = data.episodes, len(files.relatives)
+    first_rows, ends = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
+    named = np.flatnonzero(files.of_episode >= 0)
+    of_episode = files.of_episode[named]
+    np.minimum.at(first_rows, of_episode, episodes.first_row[named])
+    np.maximum.at(ends, of_episode, episodes.first_row[named] + episodes.length[named])
+    apart = np.flatnonzero(ends - first_rows != np.bincount(of_episode, episodes.length[named], count))
+    if len(apart):
         raise DataSetCorrupt(
-            f"{path}: {rows:,} rows, but their index goes from {first:,} to {last:,}: an index gap",
-            hint="rows would be paired with the wrong frames; " + _DOCTOR,
+            f"{data.root}: the episodes of {files.relatives[int(apart[0])]} do not follow one another: an index gap",
+            hint="its rows would be paired with the wrong frames; " + _DOCTOR,
         )
-    return first, rows
-
-
-def _are_episodes(data: DataSet, first: int, rows: int) -> bool:
-    """Whether these rows are those of whole episodes; the table has them in order, without a gap."""
-    place = int(np.searchsorted(data.episodes.first_row, first))
-    last = int(np.searchsorted(data.episodes.end_row, first + rows))
-    return (
-        rows > 0
-        and max(place, last) < len(data.episodes)
-        and int(data.episodes.first_row[place]) == first
-        and int(data.episodes.end_row[last]) == first + rows
-    )
-
-
-def _ends(path: Path, file: object, groups: Sequence[int]) -> tuple[int, int]:
-    """The first and the last `index` of a file without statistics."""
-    ends = []
-    for group in (groups[0], groups[-1]):
-        table = file.read_row_group(group, columns=["index"], use_threads=False)  # type: ignore[attr-defined]
-        ends.append(arrow_columns.to_numpy(table.column("index"), where=f"{path}: 'index'"))
-    return int(ends[0][0]), int(ends[1][-1])
+    used, file = np.unique(files.of_episode[numbers], return_inverse=True)
+    facts = (ends[used] - first_rows[used], files.sizes[used], first_rows[used])
+    tables = [TableFile(files.relatives[place], *each) for place, *each in zip(used, *facts, strict=True)]
+    lengths, places = episodes.length[numbers], episodes.first_row[numbers] - first_rows[files.of_episode[numbers]]
+    goes_on = np.zeros(len(numbers), np.bool_)  # behind the episode before, in its file: one run
+    goes_on[1:] = (file[1:] == file[:-1]) & (places[1:] == places[:-1] + lengths[:-1])
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    runs = np.flatnonzero(~goes_on)
+    return Spans(tables, np.append(starts[runs], starts[-1]), file[runs].astype(np.int32), places[runs])

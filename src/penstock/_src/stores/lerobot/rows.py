@@ -232,7 +232,7 @@ class RowTable:
             self._streams.give(stand, whole=whole)
 
     def _read_footer(self, file: int) -> Footer:
-        path, expected = self.path(file), self.files[file].rows
+        path, expected, first_row = self.path(file), self.files[file].rows, self.files[file].first_row
         with open_parquet(path) as parquet:
             rows = int(parquet.metadata.num_rows)
             if rows != expected:
@@ -240,7 +240,26 @@ class RowTable:
                     f"{path}: {rows:,} rows, the metadata says {expected:,}",
                     hint="fetch the file again; `penstock doctor` lists what else disagrees",
                 )
+            ends = _index_ends(parquet) if self._data.is_v30 else None
+            if ends is not None and ends != (first_row, first_row + rows - 1):
+                raise DataSetCorrupt(
+                    f"{path}: its index goes from {ends[0]:,} to {ends[1]:,}, the metadata says {first_row:,} to "
+                    f"{first_row + rows - 1:,}: an index gap",
+                    hint="its rows would be paired with the wrong frames; `penstock doctor` lists what else disagrees",
+                )
             return _described(path, parquet, self._images)
+
+
+def _index_ends(parquet: Any) -> tuple[int, int] | None:
+    """The first and the last `index` of a file, where its footer says them."""
+    names = [parquet.schema.column(number).path for number in range(len(parquet.schema))]
+    if "index" not in names or not parquet.num_row_groups:
+        return None
+    groups = [parquet.metadata.row_group(number) for number in (0, parquet.num_row_groups - 1)]
+    low, high = (group.column(names.index("index")).statistics for group in groups)
+    if low is None or high is None or not (low.has_min_max and high.has_min_max):
+        return None
+    return int(low.min), int(high.max)
 
 
 def _described(path: Path, parquet: Any, images: Sequence[str]) -> Footer:

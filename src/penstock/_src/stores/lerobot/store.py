@@ -91,8 +91,6 @@ class LeRobotStore(Store):
         self._table = RowTable(self.data, self._part.spans) if self._part.spans is not None else None
         self._sources: dict[str, ImageSource] = {}
         self._is_closed = False
-        self._ends_terminal: NDArray[np.bool_] | None = None
-        self._knows_ends = False
         self.columns: Mapping[str, Column] = {name: self._column(name) for name in self._part.names}
         self.roles = {role: name for role, names in LEROBOT.items() for name in names[::-1] if name in self.columns}
 
@@ -106,20 +104,10 @@ class LeRobotStore(Store):
         """meta/stats.json, by which LeRobot normalises; v2.1 has none."""
         return self.data.stats
 
-    @property
-    def ends_terminal(self) -> NDArray[np.bool_] | None:
-        """As in every store; read when it is first asked for, at the last row of each episode."""
-        if not self._knows_ends:
-            self._ends_terminal = self._read_ends()
-            self._knows_ends = True
-        return self._ends_terminal
-
-    @ends_terminal.setter
-    def ends_terminal(self, ends: NDArray[np.bool_] | None) -> None:
-        self._ends_terminal, self._knows_ends = ends, True
-
-    def _read_ends(self) -> NDArray[np.bool_] | None:
-        """By the terminal column, also where `columns` left it out: which rows are samples does not depend on that."""
+    @cached_property
+    def ends_terminal(self) -> NDArray[np.bool_] | None:  # type: ignore[override]
+        """As in every store, by the terminal column, also where `columns` left it out: which rows are samples does not
+        depend on that. Read when it is first asked for, at the last row of each episode."""
         features = self.data.info.features
         name = next((name for name in LEROBOT["terminal"] if name in features), None)
         if name is None or not features[name].is_numeric or not features[name].is_scalar:
@@ -135,7 +123,7 @@ class LeRobotStore(Store):
         files = EpisodeFileTable(self.data, (), with_rows=True)
         if not files.whole[self._part.numbers].all():
             return None
-        return RowTable(self.data, row_spans(self.data, self._part.numbers, files.of(None), self._part.is_whole))
+        return RowTable(self.data, row_spans(self.data, self._part.numbers, files.of(None)))
 
     def place_in_table(self, position: int) -> int:
         """Where the episode stands in the episodes table."""

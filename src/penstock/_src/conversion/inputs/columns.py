@@ -81,7 +81,6 @@ class VectorPart(NamedTuple):
     reader: VectorReader | TransformReader
     size: int
     quaternions: tuple[tuple[int, int, int, int], ...] = ()
-    prefix: str = ""  # of its dimension names, where the vector has several parts
     messages: EdgeMessages | None = None  # of a transform: the messages of the topic that hold it
 
 
@@ -269,7 +268,7 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
         owner = _owner(feature, source, path)
         prefix = f"{owner.strip('/').replace('/', '_')}." if owner else ""
         name = f"{key} ← {owner}" if owner else key
-        parts.append(VectorPart(name, source, topic, reader, int(value.size), quaternions, prefix))
+        parts.append(VectorPart(name, source, topic, reader, int(value.size), quaternions))
         names += [prefix + name for name in dimension_names]
     size = sum(part.size for part in parts)
     if len(names) < size:  # numbers go by position then: so many made-up names are of no use

@@ -187,30 +187,6 @@ class DataSetInput(Input):
         numbers = [f"{each.key} {'×'.join(map(str, each.shape))}" for each in self.features if not each.is_camera]
         return [*lines, ("numbers", " · ".join(numbers))] if numbers else lines
 
-    def _difference(self, first: DatasetSpec) -> str:
-        if self.fps != first.fps:
-            return f"{self.fps} fps against {first.fps}"
-        own, expected = ({entry[0]: entry for entry in each} for each in (self.signature(), first.signature))
-        for key in expected:
-            if key not in own:
-                return f"it has no {key}"
-        for key, entry in own.items():
-            if key not in expected:
-                return f"it also has {key}"
-            for name, here, there in zip(
-                ("dtype", "shape", "names", "codec"), entry[1:], expected[key][1:], strict=True
-            ):
-                if here != there:
-                    return f"the {name} of {key} is {here} against {there}"
-        return "its features are in another order"
-
-    def _remedy(self, first: DatasetSpec) -> str:
-        one, other = ({entry[0] for entry in each} for each in (self.signature(), first.signature))
-        if first.kind != self.kind or one == other:
-            return super()._remedy(first)
-        names = ",".join(sorted(one ^ other))
-        return f"start anew with 'leave_out=[{names}]', which takes what both have, or convert it on its own"
-
     def _more_notes(self, settings: Settings, first_spec: DatasetSpec | None, unknown: Sequence[str]) -> list[str]:
         notes = without_effect(settings, _NOT_ASKED, "data sets") if first_spec is None else []
         notes += [f"leave_out: there is no {name} in it" for name in unknown if first_spec is None]

@@ -125,8 +125,6 @@ class RecordingInput(Input):
         self._options = options
         settings = options.settings if first_spec is None else first_spec.settings
         plan, notes = self._plan(settings, first_spec)
-        if first_spec is not None and (names := _permuted_names(plan, first_spec)) is not None:
-            plan, notes = self._plan(_with_joint_order(plan, names, settings), first_spec)
         # What planning reads (stamps, the headers of streams) is read again by every process that opens the recording.
         self._opening_losses = (*recording.losses, *_other_types(plan))
         self._planned = plan  # as planned at first; `_now` follows what turned out to be unusable
@@ -353,27 +351,3 @@ def plan_lines(plan: RecordingPlan) -> list[tuple[str, str]]:
         parts = dict.fromkeys(f"{part.topic.name} ({streams[part.stream].facts()})" for part in vector.parts)
         lines.append(("numbers", f"{vector.key} {vector.size} ← {' + '.join(parts)}"))
     return lines
-
-
-def _permuted_names(plan: RecordingPlan, first_spec: DatasetSpec) -> dict[str, tuple[str, ...]] | None:
-    """The names of the data set's vectors, where this recording has the same ones in another order."""
-    wanted = {key: tuple(names) for key, _, _, names, _ in first_spec.signature}
-    pairs = [(wanted.get(vector.key, ()), vector.names) for vector in plan.columns.vectors]
-    same = all(sorted(first) == sorted(here) for first, here in pairs)
-    return wanted if same and any(first != here for first, here in pairs) else None
-
-
-def _with_joint_order(plan: RecordingPlan, wanted: dict[str, tuple[str, ...]], settings: Settings) -> Settings:
-    """Joints that are recorded by name come in the order of the first recording in all of them."""
-    features = dict(settings.features)
-    for vector in plan.columns.vectors:
-        sources = []
-        place = 0
-        for part in vector.parts:
-            names = wanted[vector.key][place : place + part.size]
-            place += part.size
-            prefix = part.prefix
-            plain = tuple(name.removeprefix(prefix) for name in names)
-            sources.append(replace(part.source, names=plain) if part.reader.recorded_names else part.source)
-        features[vector.key] = replace(features[vector.key], sources=tuple(sources))
-    return replace(settings, features=features)

@@ -44,7 +44,7 @@ from penstock._src.stores.store import Store
 from penstock._src.system import memory as process_memory
 from penstock._src.system import units
 from penstock._src.system.closing import on_error
-from penstock.errors import ConfigError, PenstockError, StoreError
+from penstock.errors import ConfigError, StoreError
 
 _EPISODE_BYTES = 400  # one episode in the list of them
 _RETRIES = 8  # an image that only decoding shows to be broken is found when it is sampled
@@ -78,7 +78,7 @@ def _planned(
 ) -> StoreInput:
     store = opener(path)
     with on_error(store.close):
-        return StoreInput(store, options, first_spec, opener)
+        return StoreInput(store, options, first_spec)
 
 
 class StoreInput(Input):
@@ -89,7 +89,6 @@ class StoreInput(Input):
         store: Store,
         options: OpenOptions,
         first_spec: DatasetSpec | None = None,
-        opener: Callable[[Path], Store] = open_store,
     ) -> None:
         settings = options.settings if first_spec is None else first_spec.settings
         self.path, self.size_bytes = store.path, store.size_bytes
@@ -107,7 +106,8 @@ class StoreInput(Input):
             notes += found_notes
         features = without_left_out(settings.features, settings, self.path, strict=first_spec is None)
         settings = replace(settings, features=features)
-        self._columns = self._open_columns(settings, first_spec, opener)
+        first = int(np.flatnonzero(self._lengths)[0])
+        self._columns = open_store_columns(store, int(store.episode_starts[first]), settings)
         if self.by_name and first_spec is not None:
             notes += self._like_first(settings, first_spec)
         notes += self._success_notes(settings)
@@ -141,23 +141,6 @@ class StoreInput(Input):
         if after.features:
             return [f"left out, as {first_spec.source} has none: {', '.join(after.features)}"]
         return after.notes
-
-    def _open_columns(
-        self, settings: Settings, first_spec: DatasetSpec | None, opener: Callable[[Path], Store]
-    ) -> StoreColumns:
-        first = int(np.flatnonzero(self._lengths)[0])
-        try:
-            return open_store_columns(self._store, int(self._store.episode_starts[first]), settings)
-        except StoreError as error:
-            # What a file of another layout lacks says less than that it is one.
-            one, other = self._store.kind.rpartition(" · ")[2], _layout(first_spec, opener)
-            if first_spec is None or other in (None, one):
-                raise
-            raise StoreError(
-                f"{self.path} holds {one}, {first_spec.source} holds {other}: files of "
-                f"different layouts do not make one data set ({error.message.removeprefix(f'{self.path}: ')})",
-                hint=f"convert each layout on its own, this file with: penstock convert {self.path} OUT",
-            ) from error
 
     def _rate_notes(self, settings: Settings, requested: Settings) -> list[str]:
         """`requested`: the user's own settings, or the defaults where the first input has chosen them."""
@@ -380,17 +363,6 @@ def _rate(store: Store, settings: Settings, options: OpenOptions) -> int:
     if settings.fps is not None:
         return settings.fps
     raise ConfigError(f"{store.path} does not say how many rows a second has", hint=f"give {store.fps_hint}")
-
-
-def _layout(first_spec: DatasetSpec | None, opener: Callable[[Path], Store]) -> str | None:
-    """What the first input of the data set holds, in words; None where it is no store of this kind."""
-    if first_spec is None:
-        return None
-    try:
-        with opener(Path(first_spec.source)) as store:
-            return store.kind.rpartition(" · ")[2]
-    except PenstockError:
-        return None
 
 
 def _first_state() -> State:

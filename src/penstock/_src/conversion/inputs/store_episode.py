@@ -6,6 +6,7 @@ import queue
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -186,18 +187,15 @@ def stream_episode(work: EpisodeWork, episode: EpisodeWriter, run: Run) -> None:
     threads, count = work.memory.threads, len(work.rows)
     sampled = sampled_rows(range(count), work.settings.image_samples) if count else np.empty(0, np.int64)
     share = work.memory.fetch_bytes // max(len(work.cameras) + len(work.moved), 1)
-    moved: list[MovedFrames] = []
-    workers = [make_worker(each, episode, work.settings.encoding, work.fps, threads) for each in work.cameras]
-    try:
-        for feature, packets in work.moved:
-            moved.append(MovedFrames(feature, packets, episode, sampled, share))
-        with PassThreads(threads) as pool:
-            # No method: `ImagePass` would hold the stream and its buffers until the garbage collector comes.
-            images = ImagePass(work.cameras, workers, episode, pool, threads, bad, partial(_note_bad, work, bad))
-            _StorePass(work, episode, run, images, moved, frozenset(sampled.tolist()), pool, bad).run()
-    finally:
-        for close in (*(worker.close for worker in workers), *(each.close for each in moved)):
-            close()
+    with ExitStack() as held:
+        workers = [make_worker(each, episode, work.settings.encoding, work.fps, threads) for each in work.cameras]
+        moved = [MovedFrames(feature, packets, episode, sampled, share) for feature, packets in work.moved]
+        for each in (*workers, *moved):
+            held.callback(each.close)
+        pool = held.enter_context(PassThreads(threads))
+        # No method: `ImagePass` would hold the stream and its buffers until the garbage collector comes.
+        images = ImagePass(work.cameras, workers, episode, pool, threads, bad, partial(_note_bad, work, bad))
+        _StorePass(work, episode, run, images, moved, frozenset(sampled.tolist()), pool, bad).run()
     if bad:
         raise UnusableImageFound(bad)
 

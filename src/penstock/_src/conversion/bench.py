@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +19,6 @@ from penstock._src.system.closing import on_error
 from penstock.errors import UsageError
 
 _SAMPLE_INTERVAL_S = 0.02
-_GRACE_S = 30.0  # how long an interrupted conversion may take to commit what is whole
 _ERROR_BYTES = 4000
 
 
@@ -105,7 +103,7 @@ def _run(command: Sequence[str], chunk_size: str, out: Path) -> BenchRun:
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         began = time.perf_counter()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
-        with on_error(partial(_stop, process)):
+        with on_error(lambda: (process.terminate(), process.wait())):  # it clears away what is half done
             peak_bytes = _watch(process)
         seconds = time.perf_counter() - began
         report = _report(stdout)
@@ -141,17 +139,6 @@ def _watch(process: subprocess.Popen[bytes]) -> int:
             peak_bytes = max(peak_bytes, memory.tree_pss_bytes(process.pid))
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask the conversion to end as Ctrl-C would; it clears away what is half done."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 def _report(stdout: IO[bytes]) -> dict[str, Any] | None:
     stdout.seek(0)
     try:
@@ -163,10 +150,6 @@ def _report(stdout: IO[bytes]) -> dict[str, Any] | None:
 
 def _error_text(code: int, stderr: str) -> str:
     if code < 0:
-        name = signal.Signals(-code).name
-        return f"ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-    lines = stderr.splitlines()
-    starts = [number for number, line in enumerate(lines) if line.startswith("penstock:")]
-    if starts:  # and the advice below it
-        return " ".join(line.strip() for line in lines[starts[-1] : starts[-1] + 2])
+        return f"ended by {signal.Signals(-code).name}"
+    lines = [line for line in stderr.splitlines() if line.startswith("penstock:")] or stderr.splitlines()
     return lines[-1] if lines else f"exit code {code}"

@@ -184,29 +184,24 @@ def _range_mm(value: Any) -> tuple[float, float] | None:
 def _chunk_rows(value: Any) -> int | Literal["auto"]:
     if value is None:
         return 0
-    return "auto" if value == "auto" else _whole_number(value, 0, "a number of rows, 0, null or auto")
-
-
-def _whole_number(value: Any, least: int, expected: str, most: float = math.inf) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ValueError(f"{value!r} is not {expected}")
+    if value != "auto" and (type(value) is not int or value < 0):
+        raise ValueError(f"{value!r} is not a number of rows, 0, null or auto")
     return value
 
 
-def _percent(value: Any) -> int:
-    return _whole_number(value, 1, "a whole number from 1 to 100", 100)
+def _whole(least: int, most: float = math.inf) -> dict[str, Any]:
+    """The parser of a whole number of this range, or null."""
+
+    def parse(value: Any) -> int | None:
+        if value is not None and (type(value) is not int or not least <= value <= most):
+            expected = f"{least} or more" if most == math.inf else f"from {least} to {most}"
+            raise ValueError(f"{value!r} is not a whole number, {expected}")
+        return value
+
+    return {"parse": parse}
 
 
-def _not_negative(value: Any) -> int:
-    return _whole_number(value, 0, "a whole number, 0 or more")
-
-
-def _positive(value: Any) -> int | None:
-    return None if value is None else _whole_number(value, 1, "a whole number, 1 or more")
-
-
-def _group_mb(value: Any) -> int | None:
-    return None if value is None else _whole_number(value, 0, "a whole number of MB, 0 or more")
+_POSITIVE, _NOT_NEGATIVE = _whole(1), _whole(0)
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -304,10 +299,10 @@ class Flushing:
 class FileSizes:
     """Sizes at which a new file starts, as in LeRobot's info.json."""
 
-    data_mb: int | None = option(default=100, metadata={"parse": _positive})
-    video_mb: int | None = option(default=200, metadata={"parse": _positive})
+    data_mb: int | None = option(default=100, metadata=_POSITIVE)
+    video_mb: int | None = option(default=200, metadata=_POSITIVE)
     # Videos also begin anew with each group of inputs, in its own chunk; 0: never; null: where machines share the work.
-    group_mb: int | None = option(default=None, metadata={"parse": _group_mb})
+    group_mb: int | None = option(default=None, metadata=_NOT_NEGATIVE)
 
 
 @dataclass(frozen=True)
@@ -325,9 +320,9 @@ class Hdf5:
 class Encoding:
     """How images are encoded where they are not copied; what is null follows LeRobot's own default for the codec."""
 
-    quality: int = option(default=95, metadata={"parse": _percent})
+    quality: int = option(default=95, metadata=_whole(1, 100))
     crf: int | None = None
-    gop: int | None = option(default=None, metadata={"parse": _positive})
+    gop: int | None = option(default=None, metadata=_POSITIVE)
     preset: str | int | None = None
     device: Literal["cpu", "auto", "nvenc", "videotoolbox", "qsv", "vaapi"] = "cpu"
 
@@ -336,11 +331,11 @@ class Encoding:
 class Settings:
     """The whole configuration of a conversion; `penstock inspect BAG --suggest-config` prints one."""
 
-    fps: int | None = option(default=None, metadata={"parse": _positive})
+    fps: int | None = option(default=None, metadata=_POSITIVE)
     timeline: str | None = None
-    stride: int | None = option(default=None, metadata={"parse": _positive})
+    stride: int | None = option(default=None, metadata=_POSITIVE)
     time: Clock = "log"
-    sample_drop: int = option(default=0, metadata={"parse": _not_negative})
+    sample_drop: int = option(default=0, metadata=_NOT_NEGATIVE)
     missing: Missing = "trim"
     tolerance: int | None = option(default=None, metadata={"parse": _tolerance_ns, "dump": units.duration_text})
     bad_messages: Literal["drop", "reject"] = "drop"
@@ -354,7 +349,7 @@ class Settings:
     robot_type: str = "unknown"
     episodes: EpisodeSettings = option(default_factory=EpisodeSettings)
     split_episodes: bool = False
-    image_samples: int | None = option(default=None, metadata={"parse": _positive})
+    image_samples: int | None = option(default=None, metadata=_POSITIVE)
     features: dict[str, FeatureSettings] = option(default_factory=dict, metadata={"parse": _features})
     leave_out: tuple[str, ...] = option(default=(), metadata={"parse": _names})  # of features, not taken over
     rosbag: Flushing = option(default_factory=Flushing)

@@ -136,21 +136,14 @@ def read_marks(recording: Recording, settings: Settings) -> Marks:
     unreadable: list[TopicTexts] = []
     windows = beside.windows or (WHOLE,)
     if episodes.topic is not None:
-        windows, more, unreadable = read_windows(recording, episodes, clock)
-        notes += more
+        windows, unreadable = read_windows(recording, episodes, clock)
         if beside.windows:
             notes.append(f"the episodes of {beside.files[0].name} are not used: episodes.topic marks them")
-    tasks = None if episodes.task is None else read_texts(recording, episodes.task.topic, episodes.task.field, clock)
-    spoken = (
-        None
-        if episodes.subtask is None
-        else read_texts(recording, episodes.subtask.topic, episodes.subtask.field, clock)
+    tasks, spoken = (
+        None if each is None else read_texts(recording, each.topic, each.field, clock)
+        for each in (episodes.task, episodes.subtask)
     )
-    unreadable = [
-        topic_texts
-        for topic_texts in (*unreadable, tasks, spoken)
-        if topic_texts is not None and topic_texts.unreadable
-    ]
+    unreadable = [each for each in (*unreadable, tasks, spoken) if each is not None and each.unreadable]
     task = settings.task
     if beside.task and (episodes.sidecar != AUTO or settings.task == Settings.task):
         task = beside.task
@@ -158,10 +151,8 @@ def read_marks(recording: Recording, settings: Settings) -> Marks:
         notes.append(f"{beside.files[0].name} names another task; the task of the configuration is used")
     if beside.files:
         notes.append(f"tasks and episodes from {', '.join(path.name for path in beside.files)}")
-    for topic_texts in unreadable:
-        notes.append(
-            f"{topic_texts.topic}: {topic_texts.unreadable:,} messages cannot be read, the first: {topic_texts.reason}"
-        )
+    for each in unreadable:
+        notes.append(f"{each.topic}: {each.unreadable:,} messages cannot be read, the first: {each.reason}")
     marks = Marks(
         str(recording.path),
         recording.start_ns,
@@ -170,7 +161,7 @@ def read_marks(recording: Recording, settings: Settings) -> Marks:
         tasks,
         beside.subtasks if spoken is None else spoken,
         tuple(notes),
-        {f"unusable message: {topic_texts.topic}": topic_texts.unreadable for topic_texts in unreadable},
+        {f"unusable message: {each.topic}": each.unreadable for each in unreadable},
     )
     if settings.episodes.subtasks is False and marks.has_subtasks:
         left_out = "subtasks are left out: the data set was started without them (episodes.subtasks=true keeps them)"

@@ -189,11 +189,11 @@ def _chunk_rows(value: Any) -> int | Literal["auto"]:
     return value
 
 
-def _whole(least: int, most: float = math.inf) -> dict[str, Any]:
+def _whole(least: int, most: float = math.inf, *, null: bool = True) -> dict[str, Any]:
     """The parser of a whole number of this range, or null."""
 
     def parse(value: Any) -> int | None:
-        if value is not None and (type(value) is not int or not least <= value <= most):
+        if not (null and value is None) and (type(value) is not int or not least <= value <= most):
             expected = f"{least} or more" if most == math.inf else f"from {least} to {most}"
             raise ValueError(f"{value!r} is not a whole number, {expected}")
         return value
@@ -320,7 +320,7 @@ class Hdf5:
 class Encoding:
     """How images are encoded where they are not copied; what is null follows LeRobot's own default for the codec."""
 
-    quality: int = option(default=95, metadata=_whole(1, 100))
+    quality: int = option(default=95, metadata=_whole(1, 100, null=False))
     crf: int | None = None
     gop: int | None = option(default=None, metadata=_POSITIVE)
     preset: str | int | None = None
@@ -335,7 +335,7 @@ class Settings:
     timeline: str | None = None
     stride: int | None = option(default=None, metadata=_POSITIVE)
     time: Clock = "log"
-    sample_drop: int = option(default=0, metadata=_NOT_NEGATIVE)
+    sample_drop: int = option(default=0, metadata=_whole(0, null=False))
     missing: Missing = "trim"
     tolerance: int | None = option(default=None, metadata={"parse": _tolerance_ns, "dump": units.duration_text})
     bad_messages: Literal["drop", "reject"] = "drop"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock._src.conversion.cameras.camera import ImagesToEncode, quality, refusal
+from penstock._src.conversion.cameras.camera import Treatment, quality, refusal
 from penstock._src.conversion.settings import Settings, video_for
 from penstock._src.lerobot.features import Feature
 from penstock._src.lerobot.read.reader import DataSet
@@ -39,19 +39,10 @@ class DeclaredCamera:
     def resized(self) -> bool:
         return self.feature.shape[:2] != self.source.shape[:2]
 
-    def to_encode(self, data: DataSet) -> ImagesToEncode | None:
-        if not self.encoded:
-            return None
+    def treatment(self, data: DataSet, episodes: int) -> Treatment:
         frames = sum(int(data.episodes.length[number]) for number in self.encoded)
-        return ImagesToEncode(self.codec, self.stored_as, frames, self.size_px)
-
-    def image_treatment(self, episodes: int) -> str:
-        kind = self.codec or "images in the table"
-        if not self.encoded:
-            return "copied as they are, in the table" if self.stored_as == "images" else f"copied as {kind}"
-        shown = "JPEG in the table" if self.stored_as == "images" else self.stored_as
         some = "" if len(self.encoded) == episodes else f" ({len(self.encoded):,} of {episodes:,} episodes)"
-        return f"{kind} encoded as {shown}{some}"
+        return Treatment(self.key, self.codec or "images", self.stored_as, self.size_px, frames, some)
 
 
 def plan_camera(source: Feature, survey: DataSetSurvey, settings: Settings) -> tuple[DeclaredCamera, list[str]]:

@@ -182,8 +182,8 @@ class DataSetInput(Input):
         ]
         if not usable:
             return lines
-        fates = [(camera.key, camera.image_treatment(usable), camera.to_encode(self._data)) for camera in self._cameras]
-        lines += video_lines(fates, self.settings.encoding, self.memory.threads)
+        treatments = [camera.treatment(self._data, usable) for camera in self._cameras]
+        lines += video_lines(treatments, self.settings.encoding, self.memory.threads)
         numbers = [f"{each.key} {'×'.join(map(str, each.shape))}" for each in self.features if not each.is_camera]
         return [*lines, ("numbers", " · ".join(numbers))] if numbers else lines
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock._src import formats, recordings
 from penstock._src.conversion.cameras.camera import video_lines
-from penstock._src.conversion.cameras.video_stream import camera_treatment, refuse_encoding, stream_notes
+from penstock._src.conversion.cameras.video_stream import refuse_encoding, stream_notes, treatment_of
 from penstock._src.conversion.episodes.clock import check_clock, note_on_clock
 from penstock._src.conversion.episodes.cuts import (
     Cuts,
@@ -344,8 +344,8 @@ def plan_lines(plan: RecordingPlan) -> list[tuple[str, str]]:
     if len(plan.cuts.spans) != 1:
         rows = sum(len(span.rows) for span in plan.cuts.spans)
         lines.append(("episodes", f"{len(plan.cuts.spans):,} with {rows:,} rows"))
-    fates = [camera_treatment(camera, paired, plan.cuts.ranges) for camera in plan.columns.cameras]
-    lines += video_lines(fates, plan.settings.encoding, plan.memory.threads)
+    treatments = [treatment_of(camera, paired, plan.cuts.ranges) for camera in plan.columns.cameras]
+    lines += video_lines(treatments, plan.settings.encoding, plan.memory.threads)
     streams = paired.alignment.report.streams
     for vector in plan.columns.vectors:
         parts = dict.fromkeys(f"{part.topic.name} ({streams[part.stream].facts()})" for part in vector.parts)

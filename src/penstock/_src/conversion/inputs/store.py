@@ -49,7 +49,14 @@ from penstock.errors import ConfigError, StoreError
 _EPISODE_BYTES = 400  # one episode in the list of them
 _RETRIES = 8  # an image that only decoding shows to be broken is found when it is sampled
 _MOST_NOTES = 20
-_NOT_ASKED = ("timeline", "time", "tolerance", "episodes", "split_episodes")  # a store has its rows and episodes
+_NOT_ASKED = (
+    "timeline",
+    "time",
+    "missing",
+    "tolerance",
+    "episodes",
+    "split_episodes",
+)  # a store has its rows and episodes
 _USUAL = Settings()
 
 
@@ -225,8 +232,8 @@ class StoreInput(Input):
             (self.path.name + " ", f"{units.format_size(self.size_bytes)} · {store.kind}"),
             ("rows", f"{rows:,} at {self.fps} fps · {count_of(store.episodes, 'episode')}{known_by}"),
         ]
-        fates = [(camera.key, camera.image_treatment, camera.to_encode(rows)) for camera in self._columns.cameras]
-        lines += video_lines(fates, self.settings.encoding, self.memory.threads)
+        treatments = [camera.treatment(rows) for camera in self._columns.cameras]
+        lines += video_lines(treatments, self.settings.encoding, self.memory.threads)
         for column in self._columns.numbers:
             names = " + ".join(part.name for part in column.parts)
             lines.append(("numbers", f"{column.key} {column.size} ← {names}"))
@@ -244,23 +251,16 @@ class StoreInput(Input):
             span_bytes,
             _Numbers(self._store, self._columns, rows, success),
             self._columns.cameras,
-            held=_bad_rows(state) if self.settings.missing == "hold" else {},
             row_number=self._store.row_number,
         )
 
     def _rows(self, state: State) -> NDArray[np.int64]:
-        """The rows that are left when those with unusable images are gone, or show the image before."""
+        """The rows that are left when those with unusable images are gone."""
         position = state["next"]
         begin, end = (int(each) for each in self._store.episode_starts[position : position + 2])
         drop, stride = self.settings.sample_drop, self.settings.stride or 1
         rows = np.arange(begin + drop, max(end - drop, begin + drop), stride, dtype=np.int64)
-        bad = _bad_rows(state).values()
-        if self.settings.missing == "hold":
-            # Nothing comes before the first rows: they are left out until every camera shows something.
-            while len(rows) and any(int(rows[0]) in each for each in bad):
-                rows = rows[1:]
-            return rows
-        return rows[~np.isin(rows, sorted(frozenset().union(*bad)))]
+        return rows[~np.isin(rows, [row for bad in state["bad"].values() for row in bad])]
 
     def _past_empty(self, state: State) -> State:
         """Beyond episodes without a usable row, which are counted."""
@@ -276,10 +276,9 @@ class StoreInput(Input):
         """The state in which broken images are left out, and counted."""
         text = f"{unusable[0].name}: row {self._store.row_number(unusable[0].number):,}: {unusable[0].reason}"
         last = state["attempts"] >= _RETRIES
-        reject = self.settings.bad_messages == "reject" or self.settings.missing == "reject"
-        if reject or self._options.strict or last:
+        if self.settings.bad_messages == "reject" or self._options.strict or last:
             drop = "without --strict penstock" if self._options.strict else "bad_messages=drop"
-            hint = f"{drop} leaves their rows out and counts them (exit code 3), missing=hold shows the image before"
+            hint = f"{drop} leaves their rows out and counts them (exit code 3)"
             raise StoreError(
                 f"{self.path}: {len(unusable)} unusable images, the first: {text}", hint=None if last else hint
             )
@@ -290,8 +289,7 @@ class StoreInput(Input):
             bad.setdefault(each.owner, set()).add(each.number)
             lost[f"unusable image: {each.name}"] = lost.get(f"unusable image: {each.name}", 0) + 1
         label = self._store.episode_label(state["next"])
-        what = "show the one before" if self.settings.missing == "hold" else "are left out with their rows"
-        note = f"{label}: {len(fresh)} unusable images {what}, the first: {text}"
+        note = f"{label}: {len(fresh)} unusable images are left out with their rows, the first: {text}"
         return {
             **state,
             "attempts": state["attempts"] + 1,
@@ -339,11 +337,6 @@ class _Numbers(Table):
             columns[SUCCESS] = np.zeros((stop - start, 1), np.bool_)
             columns[SUCCESS][-1] = self._success and stop == len(self._rows)
         return columns
-
-
-def _bad_rows(state: State) -> dict[str, frozenset[int]]:
-    """By camera: rows whose images cannot be used."""
-    return {key: frozenset(rows) for key, rows in state["bad"].items()}
 
 
 def _rate(store: Store, settings: Settings, options: OpenOptions) -> int:

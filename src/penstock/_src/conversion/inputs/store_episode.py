@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -161,9 +161,8 @@ def _keep(_: str, error: PenstockError) -> PenstockError:
 class EpisodeWork:
     """What an episode is made of, and what it is made with.
 
-    `rows`: numbers that the sources of the cameras know; `span_bytes`: where they lie in the whole store; `held`: for
-    each camera, rows that show the image before; `moved`: cameras of the data set whose frames are moved as they are
-    stored.
+    `rows`: numbers that the sources of the cameras know; `span_bytes`: where they lie in the whole store; `moved`:
+    cameras of the data set whose frames are moved as they are stored.
     """
 
     path: Path
@@ -175,7 +174,6 @@ class EpisodeWork:
     table: Table
     cameras: tuple[StoreCamera, ...] = ()
     moved: tuple[tuple[Feature, Packets], ...] = ()
-    held: Mapping[str, frozenset[int]] = field(default_factory=dict)
     row_number: Callable[[int], int] = int  # by which messages name a row
     named: Callable[[str, PenstockError], PenstockError] = _keep  # an error of a camera, with where it happened
     strict: bool = False  # an image that cannot be used ends the conversion
@@ -317,16 +315,9 @@ class _StorePass:
 
     def _shots(self, owner: int, low: int, images: Sequence[ImageArray | ImageError]) -> list[Shot]:
         camera = self._work.cameras[owner]
-        held = self._work.held.get(camera.key, frozenset())
         shots: list[Shot] = []
         for position, stored in enumerate(images, low):
             row = int(self._work.rows[position])
-            if row in held:
-                if shots:
-                    shots[-1] = shots[-1]._replace(repeats=shots[-1].repeats + 1)
-                else:
-                    self._images.repeat(owner, 1)
-                continue
             try:
                 if isinstance(stored, ImageError):
                     raise stored

@@ -191,8 +191,6 @@ def _notes(
             notes.append(
                 f"{name}: time goes backwards {count_of(stream.out_of_order, 'time')}; messages were paired by time"
             )
-        if stream.duplicate_times:
-            notes.append(f"{name}: {count_of(stream.duplicate_times, 'message')} at the time of another")
         if name in loss_notes:
             notes.append(loss_notes[name])
     return notes

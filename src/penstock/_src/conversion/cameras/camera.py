@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 ImageKind = Literal["jpeg", "png", "raw", "depth", "h264", "h265"]
 CameraImage = EncodedImage | RawImage
+T = TypeVar("T")
 
 _PNG_MAGIC = png.MAGIC
 _FIRST_MESSAGES = 16  # how many are tried for one that can be read
@@ -51,21 +52,17 @@ def first_payloads(recording: Recording, topic: Topic) -> Iterator[memoryview]:
                 yield memoryview(bytes(payload))
 
 
-def first_image(
-    recording: Recording, topic: Topic, reader: ImageReader, usable: Callable[[CameraImage], object], key: str = "NAME"
-) -> CameraImage:
-    """The first frame that `usable` does not refuse, for the feature `key`."""
+def first_usable(recording: Recording, topic: Topic, read: Callable[[memoryview], T], key: str = "NAME") -> T:
+    """The first message that can be read, for the feature `key`."""
     last: PenstockError | None = None
     for payload in first_payloads(recording, topic):
         try:
-            frame = reader(payload)
-            usable(frame)
-            return frame
+            return read(payload)
         except (ImageError, MessageError, LimitExceeded) as error:
             last = error
     reason = f": {last.message}" if last else ""
-    raise ImageError(
-        f"{recording.path}: {topic.name} has no usable image among its first messages{reason}",
+    raise RecordingError(
+        f"{recording.path}: none of the first messages of {topic.name} can be used{reason}",
         hint="; ".join([*([last.hint] if last and last.hint else []), f"convert without it: leave_out={key}"]),
     )
 
@@ -267,18 +264,25 @@ def probe_depth(frame: CameraImage) -> DepthInfo:
     return depth.probe_compressed(frame.format, frame.data)
 
 
-def check_kind(topic_name: str, frame: CameraImage) -> None:
-    """Refuse a frame that could be neither depth nor an ordinary camera."""
-    if holds_depth(topic_name, frame):
+def read_image(
+    topic: Topic, reader: ImageReader, payload: memoryview, feature: FeatureSettings | None = None
+) -> CameraImage:
+    """An image that can become what the feature asks for: depth, or an ordinary camera."""
+    frame = reader(payload)
+    asked = None if feature is None else feature.depth
+    if asked in ("metric", "8bit") or (asked is None and holds_depth(topic.name, frame)):
         probe_depth(frame)
     elif isinstance(frame, RawImage):
         raw_image.check_encoding(frame.encoding)
+    elif feature is not None:
+        probe_image(frame)
+    return frame
 
 
 def peek(recording: Recording, topic: Topic) -> DepthInfo | None:
     """What the depth images of a topic are; None for an ordinary camera. Reads its first usable message."""
     reader = ImageReader(recording.decoder(topic))
-    frame = first_image(recording, topic, reader, lambda info: check_kind(topic.name, info))
+    frame = first_usable(recording, topic, lambda payload: read_image(topic, reader, payload))
     return probe_depth(frame) if holds_depth(topic.name, frame) else None
 
 

@@ -146,7 +146,7 @@ def entries_of(worker_output: Path | str) -> Iterator[JoinedEpisode | Mapping[st
         elif entry["type"] == "note":
             yield entry["note"]
         elif entry["type"] == "episode":
-            record = EpisodeRecord.from_json(entry, str(journal.path))
+            record = EpisodeRecord.from_json(entry)
             yield JoinedEpisode(root, journal.header, record, tables if takes_tables or record.names_tasks else {})
             if new := [task for task in record.tasks if task not in tables["tasks"]]:
                 tables = {**tables, "tasks": [*tables["tasks"], *new]}

@@ -60,7 +60,6 @@ class RecordingPlan(NamedTuple):
     cuts: Cuts
     memory: MemoryPlan
     budget_bytes: int
-    constants: Mapping[str, Any]  # what topics say for the whole recording
 
     @property
     def aligned_notes(self) -> tuple[str, ...]:
@@ -102,10 +101,7 @@ def plan_recording(
     if len(cuts.spans) > 1:
         memory = plan_memory(load._replace(episodes=inputs * len(cuts.spans)), budget_bytes)
     check_clock(str(recording.path), settled, paired, cuts.ranges)
-    constants = mapped.constants
-    return RecordingPlan(
-        recording, settled, columns, paired, marks, cuts, memory, budget_bytes, constants
-    ), mapped.notes
+    return RecordingPlan(recording, settled, columns, paired, marks, cuts, memory, budget_bytes), mapped.notes
 
 
 def open_recording(path: Path, options: OpenOptions, first_spec: DatasetSpec | None) -> RecordingInput:
@@ -196,8 +192,6 @@ class RecordingInput(Input):
             notes.append(f"lost {loss.count:,}: {loss.cause} ({loss.where})")
         report = {**now.paired.alignment.report.to_json(), "episodes": now.cuts.to_json()}
         report |= {"notes": list(now.aligned_notes), "lost_messages": lost_messages}
-        if now.constants:
-            report["constants"] = dict(now.constants)
         return InputOutcome(lost, tuple(notes), {"source": str(self.path), **report})
 
     def describe(self) -> dict[str, Any]:

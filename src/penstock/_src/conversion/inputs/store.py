@@ -25,8 +25,8 @@ from penstock._src.conversion.inputs.input import (
     Run,
     State,
 )
-from penstock._src.conversion.inputs.store_columns import StoreColumns, open_store_columns
-from penstock._src.conversion.inputs.store_episode import EpisodeWork, Table, block_row_bytes, stream_episode
+from penstock._src.conversion.inputs.store_columns import open_store_columns
+from penstock._src.conversion.inputs.store_episode import EpisodeWork, block_row_bytes, stream_episode
 from penstock._src.conversion.mapping.columns_by_name import SUCCESS, map_columns
 from penstock._src.conversion.mapping.next_columns import CHILD_BYTES, next_features, refuse_new
 from penstock._src.conversion.settings import FeatureSettings, Settings, TopicSource, without_effect, without_left_out
@@ -243,16 +243,24 @@ class StoreInput(Input):
         rows = self._rows(state)
         success = self._columns.has_success and bool(self._store.success(state["next"]))
         return EpisodeWork(
-            self.path,
-            self.settings,
-            self.memory,
-            self.fps,
+            self,
             rows,
             span_bytes,
-            _Numbers(self._store, self._columns, rows, success),
+            partial(self._read_numbers, rows, success),
             self._columns.cameras,
             row_number=self._store.row_number,
         )
+
+    def _read_numbers(
+        self, rows: NDArray[np.int64], success: bool, start: int, stop: int, episode: EpisodeWriter
+    ) -> tuple[dict[str, Any], None]:
+        """The numbers of an episode, and whether it succeeded."""
+        some = rows[start:stop]
+        columns: dict[str, Any] = {each.key: each.read(self._store, some) for each in self._columns.numbers}
+        if self._columns.has_success:
+            columns[SUCCESS] = np.zeros((stop - start, 1), np.bool_)
+            columns[SUCCESS][-1] = success and stop == len(rows)
+        return columns, None
 
     def _rows(self, state: State) -> NDArray[np.int64]:
         """The rows that are left when those with unusable images are gone."""
@@ -321,22 +329,6 @@ class StoreInput(Input):
             field_part="[0:1000]",
         )
         return plan_memory(load, options.budget_bytes)
-
-
-class _Numbers(Table):
-    """The numbers of an episode, and whether it succeeded."""
-
-    def __init__(self, store: Store, columns: StoreColumns, rows: NDArray[np.int64], success: bool) -> None:
-        self._store, self._columns, self._rows, self._success = store, columns, rows, success
-        self.has_rows = columns.has_rows
-
-    def read(self, start: int, stop: int, episode: EpisodeWriter) -> dict[str, Any]:
-        rows = self._rows[start:stop]
-        columns: dict[str, Any] = {each.key: each.read(self._store, rows) for each in self._columns.numbers}
-        if self._columns.has_success:
-            columns[SUCCESS] = np.zeros((stop - start, 1), np.bool_)
-            columns[SUCCESS][-1] = self._success and stop == len(self._rows)
-        return columns
 
 
 def _rate(store: Store, settings: Settings, options: OpenOptions) -> int:

@@ -31,7 +31,7 @@ from penstock._src.conversion.report import (
     write_report,
 )
 from penstock._src.conversion.settings import Settings, read_settings
-from penstock._src.conversion.sink import DEFAULT_OUTPUT, default_video
+from penstock._src.conversion.sink import DEFAULT_OUTPUT
 from penstock._src.conversion.sink import label as sink_label
 from penstock._src.conversion.stop import StopSignals
 from penstock._src.lerobot.tasks import table_of
@@ -346,11 +346,8 @@ class Job:
 
     def _output_lines(self) -> list[tuple[str, str]]:
         """What is written, where it is not the usual format."""
-        name, video = self.settings.output, self.settings.video
-        if name == DEFAULT_OUTPUT:
-            return []
-        chosen = f" · video={video}, which its readers expect; video=copy keeps frames as they are"
-        return [("output", sink_label(name) + (chosen if video == default_video(name) != "copy" else ""))]
+        name = self.settings.output
+        return [] if name == DEFAULT_OUTPUT else [("output", f"{sink_label(name)} · video={self.settings.video}")]
 
     def begin_data_set(self, spec: DatasetSpec, fps: int, features: Sequence[Feature], robot_type: str | None) -> None:
         """Make the data set that the first input settles."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from dataclasses import field as option
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -39,12 +39,16 @@ def word_of(value: Any) -> str:
     return str(value).strip() if isinstance(value, (str, int, float)) else ""
 
 
-def _length_ns(value: Any) -> int | None:
-    if value is None:
-        return None
-    if (duration_ns := units.parse_duration_ns(value)) <= 0:
-        raise ValueError(f"{value!r} is not a duration: write for example 2s or 500ms")
-    return duration_ns
+def _duration(least: int) -> dict[str, Any]:
+    """Durations of so many nanoseconds at least, or null."""
+
+    def parse(value: Any) -> int | None:
+        duration_ns = None if value is None else units.parse_duration_ns(value)
+        if duration_ns is not None and duration_ns < least:
+            raise ValueError(f"{value!r} is too short: write for example 2s or 500ms")
+        return duration_ns
+
+    return {"parse": parse, "dump": units.duration_text}
 
 
 def _sidecar(value: Any) -> str:
@@ -73,7 +77,7 @@ def _text_topic(value: Any) -> TextTopic | None:
     return config.build(TextTopic, value)
 
 
-_LENGTH = {"parse": _length_ns, "dump": units.duration_text}
+_LENGTH, _TOLERANCE = _duration(1), _duration(0)
 _TEXT = {"parse": _text_topic}
 _WORD = {"parse": _words}
 
@@ -110,10 +114,8 @@ class EpisodeSettings:
                 f"min_length {units.duration_text(self.min_length)} is more than "
                 f"max_length {units.duration_text(self.max_length)}: no episode could be both"
             )
-        if self.subtask is not None and self.subtasks is False:
-            raise ValueError("subtasks: false leaves out the subtasks that episodes.subtask asks for")
-        if self.language and self.subtasks is False:
-            raise ValueError("language: true needs the subtasks that subtasks: false leaves out")
+        if self.subtasks is False and (self.subtask is not None or self.language):
+            raise ValueError("subtasks: false leaves out the subtasks that subtask or language asks for")
 
     @property
     def topics(self) -> frozenset[str]:
@@ -129,14 +131,6 @@ Depth = Literal["metric", "8bit", "off"]
 _NO_CODEC = ("copy", "copy-only", "images", "mjpeg")  # kinds of video that no video encoder makes
 TRANSFORM_TOPIC = "/tf"
 FIXED = "fixed"  # the timeline that follows no topic
-
-
-def _tolerance_ns(value: Any) -> int | None:
-    if value is None:
-        return None
-    if (duration_ns := units.parse_duration_ns(value)) < 0:
-        raise ValueError(f"{value!r} is negative: a tolerance is how far apart two times may lie")
-    return duration_ns
 
 
 def _numbers(value: Any) -> float | tuple[float, ...]:
@@ -223,7 +217,7 @@ class TopicSource:
     offset: float | tuple[float, ...] = option(default=0.0, metadata={"parse": _numbers})
     unit: Literal["deg", "rad"] | None = None
     policy: Policy | None = None
-    tolerance: int | None = option(default=None, metadata={"parse": _tolerance_ns, "dump": units.duration_text})
+    tolerance: int | None = option(default=None, metadata=_TOLERANCE)
     time_offset: int = option(default=0, metadata={"parse": units.parse_duration_ns, "dump": units.duration_text})
     time: Clock | None = None
     missing: Missing | None = None
@@ -268,7 +262,6 @@ def _features(value: Any) -> dict[str, FeatureSettings]:
                 "a name with dots is written in brackets: 'features[observation.state]=/joint_states'",
             )
         elif isinstance(entry, Mapping) and "sources" not in entry:
-            _check_keys(entry, [*(each.name for each in fields(TopicSource)), *of_feature], f"features.{key}")
             tree = {name: entry[name] for name in of_feature if name in entry}
             source = {name: each for name, each in entry.items() if name not in of_feature}
             tree["sources"] = [{"topic": TRANSFORM_TOPIC, **source} if "tf" in source else source]
@@ -276,16 +269,6 @@ def _features(value: Any) -> dict[str, FeatureSettings]:
             tree = entry
         built[str(key)] = config.build(FeatureSettings, tree, where=f"features.{key}")
     return built
-
-
-def _check_keys(entry: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    """A feature of one source has the keys of both."""
-    for name in entry:
-        if name not in known:
-            raise ConfigError(
-                f"unknown key {name!r} in {where}{config.did_you_mean(str(name), known)}",
-                hint=f"known keys: {', '.join(known)}",
-            )
 
 
 @dataclass(frozen=True)
@@ -337,7 +320,7 @@ class Settings:
     time: Clock = "log"
     sample_drop: int = option(default=0, metadata=_whole(0, null=False))
     missing: Missing = "trim"
-    tolerance: int | None = option(default=None, metadata={"parse": _tolerance_ns, "dump": units.duration_text})
+    tolerance: int | None = option(default=None, metadata=_TOLERANCE)
     bad_messages: Literal["drop", "reject"] = "drop"
     bad_episodes: Literal["drop", "reject"] = "reject"
     video: Video = "copy"

@@ -206,7 +206,7 @@ def _steps(config: ClipConfig, findings: Findings, gpus: int | None, steps: int,
     times = measure_steps(config, gpus=gpus, steps=steps, step_ms=step_ms, log=lines.append)
     _count_skipped(times.skipped, findings)
     lines += [f"{label:<9} {text}" for label, text in _step_rows(times)]
-    verdict, knob = advice(times, config)
+    verdict, knob = advice(times)
     lines += [f"{'verdict':<9} {verdict}", *([f"{'change':<9} {knob}"] if knob else [])]
     return CheckPart("steps", tuple(lines), {**asdict(times), "verdict": verdict, "change": knob})
 
@@ -318,39 +318,25 @@ def _cpu_seconds() -> float:
     return total
 
 
-def advice(times: StepTimes, config: ClipConfig) -> tuple[str, str | None]:
+def advice(times: StepTimes) -> tuple[str, str | None]:
     """What binds, in one sentence, and the key to change; None where nothing has to be changed."""
     pace = f"a batch every {times.data_ms:.1f} ms"
     if times.step_ms is None:
         verdict = f"the loader gives {pace}: a training step that takes longer does not wait for it"
-        return verdict, f"to make it faster: {_faster(times, config)}"
+        return verdict, f"to make it faster: {_faster(times)}"
     share = times.data_ms / (times.step_ms + times.data_ms)
     if share <= _UNNOTICED:
         return f"compute-bound: the step of {times.step_ms:g} ms waits {times.data_ms:.1f} ms ({share:.0%})", None
     verdict = f"input-bound: the step of {times.step_ms:g} ms waits {times.data_ms:.1f} ms more ({share:.0%})"
-    return verdict, _faster(times, config)
+    return verdict, _faster(times)
 
 
-def _faster(times: StepTimes, config: ClipConfig) -> str:
+def _faster(times: StepTimes) -> str:
     """The key that makes loading faster, by what is short."""
-    share = f"CPU use {times.cpu_share:.0%}"
-    more = _more_workers(times)
-    if times.cpu_share < _BUSY and more:
-        return f"{share}, {times.workers} workers per GPU: DATALOADER.TOTAL_WORKERS: {more}"
+    share = f"CPU use {times.cpu_share:.0%}, {times.workers} workers per GPU"
+    if times.cpu_share < _BUSY and times.workers * times.gpus < times.cpus:
+        return f'{share}: DATALOADER.TOTAL_WORKERS: "cpu*0.9", or as many as there are CPUs'
     if times.cache_bytes < times.images_bytes:
         needed_gb = math.ceil(times.images_bytes / 1e8) / 10
         return f"{share}: DATA.USE_RAM_CACHE: true and CACHE_SIZE_GB: {needed_gb:g} keep every image decoded"
-    if times.cpu_share < _BUSY:
-        return f"{share}: it waits for the disk; later epochs come from the cache, or take a faster disk"
-    if config.data.dtype == "float32":
-        return f"{share}: DATA.DTYPE: uint8 hands out bytes, and `prepare` makes floats on the GPU"
-    return f"{share}: every CPU works; later epochs come from the cache of {units.format_bytes(times.cache_bytes)}"
-
-
-def _more_workers(times: StepTimes) -> str | None:
-    """A value of TOTAL_WORKERS that gives more workers, and not more than there are CPUs."""
-    for workers in ("cpu*0.9", int(times.cpus)):
-        plan = split_workers(workers, cpus=times.cpus, gpus=times.gpus)
-        if plan.train > times.workers and plan.train_total <= times.cpus:
-            return f'"{workers}"' if isinstance(workers, str) else str(workers)
-    return None
+    return f"{share}: later epochs come from the cache; DATA.DTYPE: uint8 hands out bytes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from penstock._src.conversion.inputs.pairing import PairedRows, pair
 from penstock._src.conversion.mapping.topics import map_topics
 from penstock._src.conversion.settings import Settings
 from penstock._src.lerobot.features import Feature
+from penstock._src.media.video.hardware import device_notes
 from penstock._src.plan.conversion_memory import Load, MemoryPlan, Reads, plan_memory
 from penstock._src.recordings.recording import Loss, Recording
 from penstock._src.system import memory as process_memory
@@ -59,7 +61,6 @@ class RecordingPlan(NamedTuple):
     marks: Marks
     cuts: Cuts
     memory: MemoryPlan
-    budget_bytes: int
 
     @property
     def aligned_notes(self) -> tuple[str, ...]:
@@ -101,7 +102,7 @@ def plan_recording(
     if len(cuts.spans) > 1:
         memory = plan_memory(load._replace(episodes=inputs * len(cuts.spans)), budget_bytes)
     check_clock(str(recording.path), settled, paired, cuts.ranges)
-    return RecordingPlan(recording, settled, columns, paired, marks, cuts, memory, budget_bytes), mapped.notes
+    return RecordingPlan(recording, settled, columns, paired, marks, cuts, memory), mapped.notes
 
 
 def open_recording(path: Path, options: OpenOptions, first_spec: DatasetSpec | None) -> RecordingInput:
@@ -176,22 +177,21 @@ class RecordingInput(Input):
     def finish(self, state: State | None) -> InputOutcome:
         state = state or self._first_state()
         now = self._at(state)
-        lost: dict[str, int] = dict(state["lost"])
-        for name, count in now.cuts.lost.items():
-            lost[name] = lost.get(name, 0) + count
+        lost = Counter(state["lost"])
+        lost.update(now.cuts.lost)
         notes = list(state["notes"])
         if now is not self._planned:  # rows were left out since the plan was shown
             planned, left = (note_on_clock(plan.paired, plan.cuts.ranges) for plan in (self._planned, now))
             notes += [note for note in left if note not in planned]
         notes += stream_notes(now.columns, now.paired, now.cuts.ranges)
         seen = [Loss(*loss) for loss in self._losses_since_opening(state)]
-        lost_messages: dict[str, int] = {}
+        lost_messages: Counter[str] = Counter()
         for loss in (*self._opening_losses, *seen):
-            lost[loss.cause] = lost.get(loss.cause, 0) + loss.count
-            lost_messages[loss.cause] = lost_messages.get(loss.cause, 0) + loss.count
+            lost_messages[loss.cause] += loss.count
             notes.append(f"lost {loss.count:,}: {loss.cause} ({loss.where})")
+        lost.update(lost_messages)
         report = {**now.paired.alignment.report.to_json(), "episodes": now.cuts.to_json()}
-        report |= {"notes": list(now.aligned_notes), "lost_messages": lost_messages}
+        report |= {"notes": list(now.aligned_notes), "lost_messages": dict(lost_messages)}
         return InputOutcome(lost, tuple(notes), {"source": str(self.path), **report})
 
     def describe(self) -> dict[str, Any]:
@@ -214,10 +214,7 @@ class RecordingInput(Input):
     def _all_notes(self, plan: RecordingPlan, notes: Sequence[str]) -> tuple[str, ...]:
         longest = max((len(span.rows) for span in plan.cuts.spans), default=0)
         all_notes = [*notes, *plan.cuts.notes]
-        if plan.settings.encoding.device != "cpu":
-            from penstock._src.media.video.hardware import device_notes
-
-            all_notes += device_notes(self.codecs.values(), plan.settings.encoding.device)
+        all_notes += device_notes(self.codecs.values(), plan.settings.encoding.device)
         all_notes += self._too_long(longest / plan.paired.fps, ", or cut it with split_episodes=true")
         return (*all_notes, *plan.recording.notes, *plan.aligned_notes)
 
@@ -265,31 +262,28 @@ class RecordingInput(Input):
                 f"{self.path}: {some}, the first: {text}",
                 hint=None if last else f"{drop} leaves them out and counts them (exit code 3)",
             )
-        lost = dict(state["lost"])
+        lost = Counter(state["lost"])
         unusable = {topic: set(numbers) for topic, numbers in state["unusable"].items()}
         for bad in outages:
             unusable.setdefault(str(bad.owner), set()).add(bad.number)
             if bad.reason != DAMAGED:
-                cause = f"unusable message: {bad.name}"
-                lost[cause] = lost.get(cause, 0) + 1
+                lost[f"unusable message: {bad.name}"] += 1
         return {
             **state,
             "attempts": state["attempts"] + 1,
             "unusable": {topic: sorted(numbers) for topic, numbers in unusable.items()},
-            "lost": lost,
+            "lost": dict(lost),
             "notes": [*state["notes"], f"{some} left out, the first: {text}"],
             "losses": self._losses_since_opening(state),
         }
 
     def _losses_since_opening(self, state: State) -> list[list[Any]]:
         """What reading has lost, in this process and in those before it: each message is asked for only once."""
-        counted: dict[tuple[str, str], int] = {}
-        for loss in self._opening_losses:
-            counted[loss.cause, loss.where] = -loss.count
+        counted = Counter({(loss.cause, loss.where): -loss.count for loss in self._opening_losses})
         for loss in self._recording.losses:
-            counted[loss.cause, loss.where] = counted.get((loss.cause, loss.where), 0) + loss.count
+            counted[loss.cause, loss.where] += loss.count
         for cause, count, where in state.get("earlier_losses", []):
-            counted[cause, where] = counted.get((cause, where), 0) + count
+            counted[cause, where] += count
         return [[cause, count, where] for (cause, where), count in counted.items() if count > 0]
 
     def resumed(self, state: State) -> State:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -273,8 +274,7 @@ class StoreInput(Input):
     def _past_empty(self, state: State) -> State:
         """Beyond episodes without a usable row, which are counted."""
         while state["next"] < self._store.episodes and not len(self._rows(state)):
-            lost = dict(state["lost"])
-            lost["episode without a usable row"] = lost.get("episode without a usable row", 0) + 1
+            lost = dict(Counter(state["lost"]) + Counter(["episode without a usable row"]))
             note = f"{self._store.episode_label(state['next'])} has no usable row and is left out"
             state = {**state, "next": state["next"] + 1, "bad": {}, "attempts": 0, "lost": lost}
             state["notes"] = _with_note(state["notes"], note)
@@ -291,18 +291,18 @@ class StoreInput(Input):
                 f"{self.path}: {len(unusable)} unusable images, the first: {text}", hint=None if last else hint
             )
         bad = {key: set(rows) for key, rows in state["bad"].items()}
-        lost = dict(state["lost"])
+        lost = Counter(state["lost"])
         fresh = {(each.owner, each.number): each for each in unusable if each.number not in bad.get(each.owner, ())}
         for each in fresh.values():
             bad.setdefault(each.owner, set()).add(each.number)
-            lost[f"unusable image: {each.name}"] = lost.get(f"unusable image: {each.name}", 0) + 1
+            lost[f"unusable image: {each.name}"] += 1
         label = self._store.episode_label(state["next"])
         note = f"{label}: {len(fresh)} unusable images are left out with their rows, the first: {text}"
         return {
             **state,
             "attempts": state["attempts"] + 1,
             "bad": {key: sorted(rows) for key, rows in bad.items()},
-            "lost": lost,
+            "lost": dict(lost),
             "notes": _with_note(state["notes"], note),
         }
 

@@ -67,7 +67,7 @@ def pair(stream: TopicStream, ordered: OrderedTimes, rows: TimelineRows) -> Pair
     if not ordered.times_ns.size:
         pick = _blank_pick(n_rows, stream.interpolates)
         missing = np.ones(n_rows, dtype=np.bool_)
-        _refuse_missing(stream, ordered, rows, missing, tolerance_ns)
+        _refuse_missing(stream, rows, missing, tolerance_ns)
         return Pairing(pick, missing, None, tolerance_ns)
     row_ns = rows.times_ns - stream.offset_ns
     if stream.is_static:
@@ -79,7 +79,7 @@ def pair(stream: TopicStream, ordered: OrderedTimes, rows: TimelineRows) -> Pair
         match = _held(ordered.times_ns, row_ns, tolerance_ns)
     else:
         match = _nearest(ordered.times_ns, row_ns, tolerance_ns, has_duplicates=ordered.duplicate_times > 0)
-    _refuse_missing(stream, ordered, rows, match.missing, tolerance_ns)
+    _refuse_missing(stream, rows, match.missing, tolerance_ns)
     held = None
     if stream.missing == "hold" and match.missing.any():
         match, held = _hold_last(match, ordered.times_ns, row_ns)
@@ -165,21 +165,15 @@ def _hold_last(
     return _Match(left, right, match.weight, match.missing & none_before), held
 
 
-def _refuse_missing(
-    stream: TopicStream, ordered: OrderedTimes, rows: TimelineRows, missing: NDArray[np.bool_], tolerance_ns: int
-) -> None:
+def _refuse_missing(stream: TopicStream, rows: TimelineRows, missing: NDArray[np.bool_], tolerance_ns: int) -> None:
     if stream.missing != "reject" or not missing.any():
         return
     where_ns = rows.times_ns[missing]
-    what = f"{stream.name}: {where_ns.size:,} of {missing.size:,} rows find no message ({stream.policy}, within "
-    what += f"{tolerance_ns / 1e6:.1f} ms); the first at {(int(where_ns[0]) - rows.origin_ns) / NS_PER_S:.3f} s"
-    if ordered.times_ns.size:
-        nearest = _nearest(ordered.times_ns, where_ns - stream.offset_ns, 0, has_duplicates=False).left
-        farthest_ns = int(np.abs(where_ns - stream.offset_ns - ordered.times_ns[nearest]).max())
-        what += f", the farthest {farthest_ns / NS_PER_S:.3f} s away from any message"
-    else:
-        what += "; the stream has no messages"
-    raise AlignError(what, hint="missing: trim cuts and counts such rows, missing: hold repeats the last message")
+    raise AlignError(
+        f"{stream.name}: {where_ns.size:,} of {missing.size:,} rows find no message ({stream.policy}, within "
+        f"{tolerance_ns / 1e6:.1f} ms); the first at {(int(where_ns[0]) - rows.origin_ns) / NS_PER_S:.3f} s",
+        hint="missing: trim cuts and counts such rows, missing: hold repeats the last message",
+    )
 
 
 def interpolate(

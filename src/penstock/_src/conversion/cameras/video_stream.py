@@ -181,11 +181,8 @@ def stream_notes(columns: RecordingColumns, paired: PairedRows, episodes: Sequen
             notes.append(f"{name} moved as it is")
             continue
         why, _ = reasons.most_common(1)[0]
-        text = f"{name} decoded and encoded as {target}, because {why}"
-        if len(spans) > 1:
-            moved = f", {len(spans) - encoded:,} moved as they are" if encoded < len(spans) else ""
-            text += f" (episodes: {encoded:,} encoded{moved})"
-        notes.append(text)
+        some = f" ({encoded:,} of {len(spans):,} episodes)" if len(spans) > 1 else ""
+        notes.append(f"{name} decoded and encoded as {target}, because {why}{some}")
     return notes
 
 

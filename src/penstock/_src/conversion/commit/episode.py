@@ -72,10 +72,6 @@ class EpisodeWriter:
         row, is for episodes whose task changes; else it is the episode's.
         """
         self._check_open()
-        expected = {feature.key for feature in self._columns}
-        if set(columns) != expected:
-            missing, extra = sorted(expected - set(columns)), sorted(set(columns) - expected)
-            raise DataSetError(f"{self._where}: columns missing {missing}, unknown {extra}")
         values: dict[str, NDArray[Any] | list[Any]] = {
             feature.key: tables.checked_values(feature, columns[feature.key], self._where) for feature in self._columns
         }

@@ -34,7 +34,6 @@ from penstock.errors import AlignError, DataSetError
 SUBTASK = "subtask"  # the feature that holds the subtask of each row
 OUTSIDE, TOO_SHORT, DISCARDED = "outside", "too_short", "discarded"
 PERSISTENT = "language_persistent"  # LeRobot's own column for them
-_LISTED_EMPTY = 3
 _MOST_ENTRIES = 500
 
 
@@ -320,9 +319,8 @@ def _notes(
     marks: Marks, empty: Sequence[EpisodeWindow], left_out: Mapping[str, int], min_length_ns: int | None
 ) -> Iterator[str]:
     if empty:
-        shown = ", ".join(_times(window, marks.start_ns) for window in empty[:_LISTED_EMPTY])
-        more = ", …" if len(empty) > _LISTED_EMPTY else ""
-        yield f"{len(empty):,} episodes have no row and are left out: {shown}{more}"
+        first_s = max(empty[0].begin_ns - marks.start_ns, 0) / 1e9
+        yield f"{len(empty):,} episodes have no row and are left out, the first at {first_s:.3f} s"
     if left_out.get(TOO_SHORT):
         yield f"{_rows(left_out[TOO_SHORT])} in episodes shorter than {units.duration_text(min_length_ns or 0)}"
     if left_out.get(DISCARDED):
@@ -333,8 +331,3 @@ def _notes(
 
 def _rows(count: int) -> str:
     return "1 row is" if count == 1 else f"{count:,} rows are"
-
-
-def _times(window: EpisodeWindow, start_ns: int) -> str:
-    end = "the end" if window.end_ns == LATEST_NS else f"{(window.end_ns - start_ns) / 1e9:.3f} s"
-    return f"{max(window.begin_ns - start_ns, 0) / 1e9:.3f} s … {end}"

@@ -52,7 +52,9 @@ def first_payloads(recording: Recording, topic: Topic) -> Iterator[memoryview]:
                 yield memoryview(bytes(payload))
 
 
-def first_usable(recording: Recording, topic: Topic, read: Callable[[memoryview], T], key: str = "NAME") -> T:
+def first_usable(
+    recording: Recording, topic: Topic, read: Callable[[memoryview], T], key: str = "NAME", what: str = "image"
+) -> T:
     """The first message that can be read, for the feature `key`."""
     last: PenstockError | None = None
     for payload in first_payloads(recording, topic):
@@ -62,7 +64,7 @@ def first_usable(recording: Recording, topic: Topic, read: Callable[[memoryview]
             last = error
     reason = f": {last.message}" if last else ""
     raise RecordingError(
-        f"{recording.path}: none of the first messages of {topic.name} can be used{reason}",
+        f"{recording.path}: {topic.name} has no usable {what} among its first messages{reason}",
         hint="; ".join([*([last.hint] if last and last.hint else []), f"convert without it: leave_out={key}"]),
     )
 

@@ -225,7 +225,7 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
             # Names for the whole vector go by position; a joint that is wanted by name is found by name.
             names_path="" if feature.names and not source.names else None,
         )
-        value = first_usable(recording, topic, reader, key)
+        value = first_usable(recording, topic, reader, key, "value")
         if value.size == 0:
             raise RecordingError(
                 f"{recording.path}: {topic.name}: field {path!r} is empty in the first message",

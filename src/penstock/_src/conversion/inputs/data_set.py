@@ -114,7 +114,7 @@ class DataSetInput(Input):
         if position == self._store.episodes:
             return None
         rows = int(np.diff(self._store.episode_starts[position : position + 2])[0])
-        return EpisodePlan(rows, None, f"episode {self._store.episode_number(position):,}", (position, state))
+        return EpisodePlan(rows, None, (position, state))
 
     def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
         position, state = plan.detail

@@ -73,7 +73,6 @@ class EpisodePlan(NamedTuple):
 
     rows: int
     task: str | None  # None: the rows name their tasks
-    label: str  # for people: "rows 0–999"
     detail: Any = None
 
 

@@ -156,8 +156,7 @@ class RecordingInput(Input):
         row = 0 if state is None else state["next_row"]
         for span in plan.cuts.spans:
             if span.rows.start >= row and len(span.rows):
-                label = f"rows {span.rows.start:,}–{span.rows.stop - 1:,}"
-                return EpisodePlan(len(span.rows), span.task, label, (span, state))
+                return EpisodePlan(len(span.rows), span.task, (span, state))
         return None
 
     def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:

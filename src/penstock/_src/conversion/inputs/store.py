@@ -205,7 +205,7 @@ class StoreInput(Input):
         task = self.settings.task
         if task == _USUAL.task:
             task = self._store.task(position) or task
-        return EpisodePlan(len(self._rows(state)), task, self._store.episode_label(position), state)
+        return EpisodePlan(len(self._rows(state)), task, state)
 
     def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
         state: State = plan.detail

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -103,7 +104,7 @@ def _run(command: Sequence[str], chunk_size: str, out: Path) -> BenchRun:
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         began = time.perf_counter()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
-        with on_error(lambda: (process.terminate(), process.wait())):  # it clears away what is half done
+        with on_error(partial(_stop, process)):
             peak_bytes = _watch(process)
         seconds = time.perf_counter() - began
         report = _report(stdout)
@@ -137,6 +138,12 @@ def _watch(process: subprocess.Popen[bytes]) -> int:
             return peak_bytes
         except subprocess.TimeoutExpired:
             peak_bytes = max(peak_bytes, memory.tree_pss_bytes(process.pid))
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the conversion, which clears away what is half done."""
+    process.terminate()
+    process.wait()
 
 
 def _report(stdout: IO[bytes]) -> dict[str, Any] | None:

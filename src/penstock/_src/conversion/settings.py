@@ -180,7 +180,7 @@ def _chunk_rows(value: Any) -> int | Literal["auto"]:
         return 0
     if value != "auto" and (type(value) is not int or value < 0):
         raise ValueError(f"{value!r} is not a number of rows, 0, null or auto")
-    return value
+    return "auto" if value == "auto" else int(value)
 
 
 def _whole(least: int, most: float = math.inf, *, null: bool = True) -> dict[str, Any]:

@@ -42,7 +42,6 @@ LONGEST_LINE_BYTES = 256 * layout.MIB
 
 _LINE = re.compile(rb'\{"crc":"([0-9a-f]{8})","record":(\{.*\})\}\n\Z', re.DOTALL)
 
-_CLOSED = b'{"type":"closed"'
 _PACKED = b'{"type":"packed"'
 _EPISODE = b'{"type":"episode"'
 _GROUPED = b'{"type":"episode","state":null'  # it reached the disk together with the following one
@@ -214,11 +213,11 @@ class Journal:
             self._descriptor = None
 
     def pack(self, closed: Record, *, with_statistics: bool) -> None:
-        """Write `closed` as the last line, and the lines of episodes since the last such line packed; in one step."""
+        """Write `closed` as the last line, and the lines of episodes packed; in one step."""
         path = self.path.with_name(self.path.name + ".part")
         with layout.writing(path, "cannot write the journal"), open(path, "wb") as target:
             lines = (record for _, record in whole_lines(self.path, self._end_bytes))
-            for record in packed(lines, self._lines_until_closed(), with_statistics=with_statistics):
+            for record in packed(lines, with_statistics=with_statistics):
                 target.write(_line(record))
             target.write(encode_line(closed))
             target.flush()
@@ -254,11 +253,6 @@ class Journal:
         """The notes that belong to no episode, in order."""
         for record in self.records("note"):
             yield record["note"]
-
-    def _lines_until_closed(self) -> int:
-        """How many lines there are up to the last time that the data set was closed: they stay as they are."""
-        lines = enumerate((line for _, line in whole_lines(self.path, self._end_bytes)), 1)
-        return max((number for number, line in lines if line.startswith(_CLOSED)), default=0)
 
     def _open(self, flags: int, fsync: bool) -> None:
         self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | flags, 0o644)
@@ -327,11 +321,9 @@ def _is_torn(line: bytes) -> bool:
     return not line.endswith(b"\n") or b"\0" in line
 
 
-def packed(lines: Iterable[bytes], until: int, *, with_statistics: bool) -> Iterator[bytes]:
-    """The lines of a journal as a closed data set keeps them; the first `until` as they are."""
-    each = iter(lines)
-    yield from itertools.islice(each, until)
-    for is_episode, run in itertools.groupby(each, lambda line: line.startswith(_EPISODE)):
+def packed(lines: Iterable[bytes], *, with_statistics: bool) -> Iterator[bytes]:
+    """The lines of a journal as a closed data set keeps them; what is packed already stays as it is."""
+    for is_episode, run in itertools.groupby(lines, lambda line: line.startswith(_EPISODE)):
         if not is_episode:
             yield from run
         while is_episode and (some := list(itertools.islice(run, _PACKED_EPISODES))):

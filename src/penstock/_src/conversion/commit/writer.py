@@ -298,8 +298,7 @@ class DataSetWriter:
             self.stop()
 
     def abandon(self) -> None:
-        """Stop at once, whatever is wrong: as `leave`, but it never fails. What was committed can be resumed."""
-        # The error that made the caller give up counts, not the ones that follow from it; `resume` needs no help.
+        """As `leave`, after an error: the ones that follow from it do not count, and `resume` needs no help."""
         with contextlib.suppress(PenstockError):
             self.leave()
 

@@ -88,12 +88,8 @@ class EpisodeCut(NamedTuple):
 
     def subtasks_of(self, start: int, stop: int) -> list[str]:
         """The subtask of each row, '' where there is none."""
-        begins = [row for row, _ in self.subtasks]
-        names = []
-        for row in range(start, stop):
-            place = bisect_right(begins, row)
-            names.append(self.subtasks[place - 1][1] if place else "")
-        return names
+        begins, texts = [row for row, _ in self.subtasks], ["", *(text for _, text in self.subtasks)]
+        return [texts[bisect_right(begins, row)] for row in range(start, stop)]
 
 
 class Cuts(NamedTuple):

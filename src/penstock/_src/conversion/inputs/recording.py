@@ -176,7 +176,7 @@ class RecordingInput(Input):
     def finish(self, state: State | None) -> InputOutcome:
         state = state or self._first_state()
         now = self._at(state)
-        lost = Counter(state["lost"])
+        lost: Counter[str] = Counter(state["lost"])
         lost.update(now.cuts.lost)
         notes = list(state["notes"])
         if now is not self._planned:  # rows were left out since the plan was shown
@@ -261,7 +261,7 @@ class RecordingInput(Input):
                 f"{self.path}: {some}, the first: {text}",
                 hint=None if last else f"{drop} leaves them out and counts them (exit code 3)",
             )
-        lost = Counter(state["lost"])
+        lost: Counter[str] = Counter(state["lost"])
         unusable = {topic: set(numbers) for topic, numbers in state["unusable"].items()}
         for bad in outages:
             unusable.setdefault(str(bad.owner), set()).add(bad.number)

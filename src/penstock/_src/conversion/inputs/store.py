@@ -156,10 +156,8 @@ class StoreInput(Input):
         notes: list[str] = []
         if store.fps is not None and store.fps_from:
             same = abs(store.fps / (settings.stride or 1) - fps) < 1e-6
-            notes.append(
-                f"{store.fps_from}: {store.fps:g} rows a second"
-                + ("" if same else f", taken as {fps} fps as requested: no row is left out or added")
-            )
+            taken = "" if same else f", taken as {fps} fps as requested: no row is left out or added"
+            notes.append(f"{store.fps_from}: {store.fps:g} rows a second{taken}")
         notes += without_effect(requested, _NOT_ASKED, store.plural)
         notes += self._too_long(int(self._lengths.max()) // fps)
         empty = int(np.count_nonzero(self._lengths == 0))

@@ -173,8 +173,8 @@ def stream_episode(work: EpisodeWork, episode: EpisodeWriter, run: Run) -> None:
     with ExitStack() as held:
         workers = [make_worker(each, episode, settings.encoding, fps, threads) for each in work.cameras]
         moved = [MovedFrames(feature, packets, episode, sampled, share) for feature, packets in work.moved]
-        for each in (*workers, *moved):
-            held.callback(each.close)
+        for close in (*(each.close for each in workers), *(each.close for each in moved)):
+            held.callback(close)
         pool = held.enter_context(PassThreads(threads))
         # No method: `ImagePass` would hold the stream and its buffers until the garbage collector comes.
         images = ImagePass(work.cameras, workers, episode, pool, threads, bad, partial(_note_bad, work, bad))

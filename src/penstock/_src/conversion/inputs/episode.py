@@ -318,12 +318,19 @@ def _checks(columns: RecordingColumns) -> dict[int, list[Check]]:
     """What every topic's messages must pass, for each feature that takes them."""
     checks: dict[int, list[Check]] = defaultdict(list)
     for camera in columns.cameras:
-        check = ImageCheck(camera)
-        checks[camera.topic.id].append(lambda payload, number, c=camera, check=check: check(c.reader(payload), number))
+        checks[camera.topic.id].append(partial(_read_image, camera, ImageCheck(camera)))
     for vector in columns.vectors:
         for part in vector.parts:
-            checks[part.topic.id].append(lambda payload, number, part=part: part.reader(payload))
+            checks[part.topic.id].append(partial(_read_vector, part))
     return checks
+
+
+def _read_image(camera: CameraColumn, check: ImageCheck, payload: memoryview, number: int) -> None:
+    check(camera.reader(payload), number)
+
+
+def _read_vector(part: VectorPart, payload: memoryview, number: int) -> None:
+    part.reader(payload)
 
 
 def _image_problem(recording: Recording, topic: Topic, number: int, checks: Sequence[Check]) -> str | None:

@@ -289,7 +289,7 @@ class StoreInput(Input):
                 f"{self.path}: {len(unusable)} unusable images, the first: {text}", hint=None if last else hint
             )
         bad = {key: set(rows) for key, rows in state["bad"].items()}
-        lost = Counter(state["lost"])
+        lost: Counter[str] = Counter(state["lost"])
         fresh = {(each.owner, each.number): each for each in unusable if each.number not in bad.get(each.owner, ())}
         for each in fresh.values():
             bad.setdefault(each.owner, set()).add(each.number)

@@ -74,7 +74,6 @@ def draft_yaml(recording: Recording, settings: Settings, error: PenstockError) -
     return (
         draft_head(recording.path.name, error)
         + comment(written.splitlines())
-        + comment(["", "penstock inspect FILE lists the topics, and with --fields TOPIC their fields"])
         + comment(notes and ["notes:"])
         + comment(notes, "  ")
     )

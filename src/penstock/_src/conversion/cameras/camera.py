@@ -63,7 +63,7 @@ def first_usable(
         except (ImageError, MessageError, LimitExceeded) as error:
             last = error
     reason = f": {last.message}" if last else ""
-    raise RecordingError(
+    raise (ImageError if what == "image" else RecordingError)(
         f"{recording.path}: {topic.name} has no usable {what} among its first messages{reason}",
         hint="; ".join([*([last.hint] if last and last.hint else []), f"convert without it: leave_out={key}"]),
     )

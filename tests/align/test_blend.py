@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from penstock._src.align import RowPick, interpolate
 from penstock._src.align.pairing import slerp
-from penstock.errors import ConfigError
 
 
 def pick(*weights: float) -> RowPick:
@@ -126,16 +125,3 @@ def test_slerp_equals_scipy() -> None:
         both = rotation.Rotation.from_quat([left[row], right[row]])
         expected = rotation.Slerp([0.0, 1.0], both)(weight[row, 0]).as_quat()
         assert min(np.abs(got[row] - expected).max(), np.abs(got[row] + expected).max()) < 1e-12
-
-
-@pytest.mark.parametrize("columns", [(), [(0, 1, 2)], [(0, 1, 2, 4)], [(0, 1, 2, 2)], [(-1, 0, 1, 2)]])
-def test_slerp_without_proper_columns_is_refused(columns: list[tuple[int, ...]]) -> None:
-    with pytest.raises(ConfigError, match="quaternion"):
-        interpolate(pick(0.5), np.ones((1, 4)), np.ones((1, 4)), "slerp", quaternions=columns)  # type: ignore[arg-type]
-
-
-def test_shapes_that_do_not_match_are_refused_with_both() -> None:
-    with pytest.raises(ConfigError, match=r"left values have shape \(1, 3\), right values \(1, 4\)"):
-        interpolate(pick(0.5), np.ones((1, 3)), np.ones((1, 4)), "linear")
-    with pytest.raises(ConfigError, match=r"left_values has shape \(2, 3\); expected \(1, columns\)"):
-        interpolate(pick(0.5), np.ones((2, 3)), np.ones((2, 3)), "linear")

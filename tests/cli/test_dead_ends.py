@@ -40,7 +40,7 @@ def test_a_suggested_configuration_is_printed_where_nothing_can_be_converted(
     printed = capsys.readouterr().out
     assert yaml.safe_load(printed) is None, "a file to edit: everything is a comment"
     assert "nothing that becomes a feature" in printed and "# timeline: fixed\n# fps: 30\n" in printed
-    assert "/notes" in printed and "10 messages, 0.00 s to 0.90 s" in printed
+    assert "/notes" in printed
     assert "{topic: /notes, field: FIELD}" in printed
 
 
@@ -53,11 +53,11 @@ def test_a_draft_without_its_comment_signs_is_a_configuration(
     assert main(["inspect", str(path), "--suggest-config", *words]) == 0
     printed = capsys.readouterr().out
     head, _, rest = printed.partition("explains every key.\n")
-    body = rest.split("# topics")[0]
+    body = rest.split("# notes")[0]
     edited = yaml.safe_load("".join(line.removeprefix("# ") + "\n" for line in body.splitlines()))
     assert set(edited) == {"timeline", "fps", "features"}
     assert edited["features"]["observation.state"] == {"topic": "/late/joint_states"}
-    assert "apart.bag" in head and "9.00 s to" in printed, "when each topic has messages says why they do not overlap"
+    assert "apart.bag" in head and "9.000 …" in head, "when each topic has messages says why they do not overlap"
 
 
 def test_a_draft_without_a_camera_has_the_rate_that_the_hint_proposes(

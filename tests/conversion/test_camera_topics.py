@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from penstock import recordings
-from penstock._src.conversion.mapping.topics import Mapping, map_topics
+from penstock._src.conversion.mapping.topics import MappedTopics, map_topics
 from penstock._src.conversion.settings import read_settings
 from tests.conversion import bags
 from tests.conversion.bags import CAM_H, STATE, Jpeg, Raw
@@ -36,14 +36,14 @@ def topic(name: str, content: Callable[[int], Any], hz: float = 30) -> bags.Tape
     return bags.messages(name, bags.times(hz, 1.0), content)
 
 
-def mapped(path: Path, *tapes: bags.Tape, **asked: Any) -> Mapping:
+def mapped(path: Path, *tapes: bags.Tape, **asked: Any) -> MappedTopics:
     tape = [message for each in tapes for message in each]
     number = len(list(path.iterdir()))
     with recordings.open(bags.write(path / f"run{number}.bag", tape)) as recording:
         return map_topics(recording, read_settings(None, (), asked))
 
 
-def features_of(found: Mapping) -> dict[str, str]:
+def features_of(found: MappedTopics) -> dict[str, str]:
     return {
         key.removeprefix("observation.images."): each.sources[0].topic
         for key, each in found.settings.features.items()

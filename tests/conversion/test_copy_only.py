@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock._src.conversion.cameras.camera import ImagesToEncode, video_lines
+from penstock._src.conversion.cameras.camera import Treatment, video_lines
 from penstock._src.conversion.report import NoProgress
 from penstock._src.conversion.settings import Encoding
 from penstock.errors import DataSetError, VideoError
@@ -68,7 +68,7 @@ def test_the_plan_says_what_is_encoded_anew_and_copy_only_refuses_it(tmp_path: P
 
 def test_copy_only_gives_what_copy_gives(tmp_path: Path) -> None:
     source = version21.make(tmp_path / "old", (6, 5), stills=True)
-    assert planned(source, tmp_path / "copy") == ["copied as h264: top", "copied as they are, in the table: still"]
+    assert planned(source, tmp_path / "copy") == ["copied as h264: top", "copied as images, in the table: still"]
     penstock.convert(source, tmp_path / "only", video="copy-only")
     assert datasets.digests(tmp_path / "copy") == datasets.digests(tmp_path / "only")
 
@@ -94,7 +94,7 @@ def test_recorded_jpegs_are_copied_and_raw_and_png_images_refused(tmp_path: Path
 
     images = bags.messages("/cam_h/image_raw", bags.times(30, 0.5), raw)
     bag = bags.write(tmp_path / "raw.bag", images + joints)
-    assert planned(bag, tmp_path / "raw") == ["encoded as mjpeg, quality 95, about 1 s (estimate): cam_h"]
+    assert planned(bag, tmp_path / "raw") == ["raw encoded as mjpeg, quality 95, about 1 s (estimate): cam_h"]
     assert refused(bag, tmp_path / "none") == (
         f"{bag}: every episode, camera {H!r}: video=copy-only, and its images would have to be encoded: "
         "they are raw rgb8"
@@ -104,7 +104,7 @@ def test_recorded_jpegs_are_copied_and_raw_and_png_images_refused(tmp_path: Path
 def test_a_stream_of_which_messages_are_left_out_is_named_in_the_plan_and_refused(tmp_path: Path) -> None:
     tape = video_bags.packets(streams.stream("h264", 30))
     bag = video_bags.write(tmp_path / "run.bag", tape, bags.joints(STATE, bags.times(100, 1.1)))
-    assert planned(bag, tmp_path / "whole", video="copy-only") == ["h264 moved as it is: cam"]
+    assert planned(bag, tmp_path / "whole", video="copy-only") == ["copied as h264: cam"]
     (line,) = planned(bag, tmp_path / "half", stride=2)
     assert line == "h264 encoded as h264, crf 30, about 1 s (estimate): cam"
     message = refused(bag, tmp_path / "none", stride=2)
@@ -122,9 +122,9 @@ def test_hdf5_rows_of_jpeg_are_copied_and_raw_ones_refused(tmp_path: Path) -> No
 
 
 def test_cameras_of_one_fate_share_a_line_and_the_threads() -> None:
-    work = ImagesToEncode("h264", "av1", 30_000, (480, 640))
-    cameras = [("observation.images.a", "h264 encoded as av1", work), ("observation.images.b", "copied as h264", None)]
-    cameras.append(("observation.images.c", "h264 encoded as av1", work))
+    work = Treatment("", "h264", "av1", (480, 640), 30_000)
+    cameras = [work._replace(key=f"observation.images.{name}") for name in "abc"]
+    cameras[1] = cameras[1]._replace(stored_as="h264", frames=0)
     one, kept = video_lines(cameras, Encoding(crf=20), 1)
     assert one == ("video", "h264 encoded as av1, crf 20, about 22 min (estimate): a, c")
     assert kept == ("video", "copied as h264: b")

@@ -1,17 +1,14 @@
-"""Which topics have a value for every row: late ones are trimmed, short ones are fine, constants are no column."""
+"""Which topics have a value for every row: late ones are trimmed, short ones are fine."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import penstock
 from penstock import recordings
-from penstock._src.conversion.inputs.recording import plan_recording
-from penstock._src.conversion.mapping.suggest import suggest_yaml
-from penstock._src.conversion.mapping.topics import Mapping, map_topics
+from penstock._src.conversion.mapping.topics import MappedTopics, map_topics
 from penstock._src.conversion.settings import read_settings
 from tests.conversion import bags, datasets, topics
 from tests.conversion.bags import CAM_H, COMMAND, STATE
@@ -20,7 +17,7 @@ from tests.conversion.topics import Note, at, notes
 POSE = "geometry_msgs/msg/PoseStamped"
 
 
-def mapped(path: Path, tape: list[bags.Message], *groups: list[Note], words: tuple[str, ...] = ()) -> Mapping:
+def mapped(path: Path, tape: list[bags.Message], *groups: list[Note], words: tuple[str, ...] = ()) -> MappedTopics:
     transforms = {"tf2_msgs/msg/TFMessage": "geometry_msgs/TransformStamped[] transforms"}
     topics.write(path / "run.bag", tape, *groups, custom=transforms)
     with recordings.open(path / "run.bag") as recording:
@@ -39,66 +36,19 @@ def varying(topic: str, times_ns: list[int]) -> list[Note]:
     return notes(topic, "std_msgs/msg/Float64", times_ns, lambda n: {"data": float(n)})
 
 
-# ── constants ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── next to nothing ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_extrinsics_that_were_sent_once_are_metadata_and_no_state(tmp_path: Path) -> None:
-    found = mapped(tmp_path, camera(3.0), pose("/camera/extrinsics", [at(0.1)]))
-    assert set(found.settings.features) == {"observation.images.cam_h"}
-    named = [note for note in found.notes if "/camera/extrinsics left out: constant, kept in the report" in note]
-    assert len(named) == 1
-    report = penstock.convert(tmp_path / "run.bag", tmp_path / "out")
-    assert (report.frames, report.exit_code) == (60, 0)
-    kept = report.alignment[0]["constants"]["/camera/extrinsics"]
-    assert kept["type"] == POSE and kept["messages"] == 1
-    assert kept["value"]["pose"]["position"] == {"x": 1.0, "y": 0.0, "z": 0.0}
-
-
-def test_a_latched_topic_that_is_sent_again_is_a_constant_and_one_that_changes_is_not(tmp_path: Path) -> None:
+def test_what_was_sent_once_or_a_few_times_is_no_column(tmp_path: Path) -> None:
     latched = pose("/calibration", [at(0.0), at(1.0), at(2.0)])
-    changing = pose("/waypoint", [at(0.5)]) + pose("/waypoint", [at(1.5)], x=2.0)
-    found = mapped(tmp_path, camera(3.0) + bags.joints(STATE, bags.times(50, 3.0)), latched, changing)
-    assert set(found.constants) == {"/calibration"}
-    assert set(found.settings.features) == {"observation.images.cam_h", "observation.state"}
-    assert any("/waypoint left out: too sparse for a row each: 2 messages for 60 rows" in n for n in found.notes)
-
-
-def test_static_transforms_and_camera_infos_are_kept_with_their_values(tmp_path: Path) -> None:
-    transform = {"header": {"frame_id": "base"}, "child_frame_id": "tool", "transform": {"translation": {"x": 0.5}}}
-    static = notes("/tf_static", "tf2_msgs/msg/TFMessage", [at(0.0)], lambda _: {"transforms": [transform]})
     times = bags.times(20, 3.0)
     info = notes("/cam_h/camera_info", "sensor_msgs/msg/CameraInfo", times, lambda _: {"width": 64, "height": 48})
-    found = mapped(tmp_path, camera(3.0), static, info)
-    frames = found.constants["/tf_static"]["value"]["transforms"][0]
-    assert (frames["frame_id"], frames["child_frame_id"]) == ("base", "tool")
-    assert frames["transform"]["translation"]["x"] == 0.5
-    assert found.constants["/cam_h/camera_info"]["value"]["width"] == 64
-
-
-def test_a_state_is_taken_beside_a_joint_topic_that_was_sent_once(tmp_path: Path) -> None:
-    moving = pose("/tool_pose", bags.times(50, 3.0))
-    found = mapped(tmp_path, camera(3.0) + bags.joints("/home_position", bags.times(1, 1.0)), moving)
-    assert [source.topic for source in found.settings.features["observation.state"].sources] == ["/tool_pose"]
-
-
-def test_the_suggested_configuration_names_the_constants(tmp_path: Path) -> None:
-    tape = camera(3.0) + bags.joints(STATE, bags.times(50, 3.0))
-    topics.write(tmp_path / "run.bag", tape, pose("/camera/extrinsics", [at(0.1)]))
-    with recordings.open(tmp_path / "run.bag") as recording:
-        text = suggest_yaml(*plan_recording(recording, read_settings(), 256 << 20))
-    assert text.count("# /camera/extrinsics left out: constant, kept in the report") == 1
-    (tmp_path / "robot.yaml").write_text(text)
-    report = penstock.convert(tmp_path / "run.bag", tmp_path / "out", config=tmp_path / "robot.yaml")
-    assert "/camera/extrinsics" in report.alignment[0]["constants"]
-
-
-def test_every_recording_of_a_data_set_keeps_its_own_constants(tmp_path: Path) -> None:
-    for number in (1, 2):
-        tape = camera(2.0) + bags.joints(STATE, bags.times(50, 2.0))
-        topics.write(tmp_path / f"{number}.bag", tape, pose("/extrinsics", [at(0.1)], x=float(number)))
-    report = penstock.convert([tmp_path / "1.bag", tmp_path / "2.bag"], tmp_path / "out")
-    kept: list[Any] = [entry["constants"]["/extrinsics"]["value"]["pose"] for entry in report.alignment]
-    assert [each["position"]["x"] for each in kept] == [1.0, 2.0]
+    tape = camera(3.0) + bags.joints(STATE, bags.times(50, 3.0)) + bags.joints("/home_position", bags.times(1, 1.0))
+    found = mapped(tmp_path, tape, latched, info, pose("/camera/extrinsics", [at(0.1)]))
+    assert set(found.settings.features) == {"observation.images.cam_h", "observation.state"}
+    assert [source.topic for source in found.settings.features["observation.state"].sources] == [STATE]
+    assert any("/camera/extrinsics left out: only 1 message" in note for note in found.notes)
+    assert any("/calibration left out: too sparse for a row each: 3 messages for 60 rows" in n for n in found.notes)
 
 
 def test_a_camera_that_sent_one_image_does_not_make_the_data_set_one_row(tmp_path: Path) -> None:

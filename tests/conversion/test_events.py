@@ -10,10 +10,9 @@ import pytest
 
 from penstock import recordings
 from penstock._src.conversion.episodes import events
-from penstock._src.conversion.episodes.events import TopicTexts, read_texts, read_windows
-from penstock._src.conversion.settings import read_settings
+from penstock._src.conversion.episodes.events import TopicTexts, read_texts
 from penstock.errors import ConfigError, LimitExceeded
-from tests.conversion import bags, topics
+from tests.conversion import topics
 from tests.conversion.topics import Note, at, spoken
 
 REQUEST_SENT, REQUEST_RECEIVED, RESPONSE_SENT = 0, 1, 2
@@ -37,7 +36,6 @@ def test_texts_come_in_order_of_time_and_equal_ones_are_kept_once(tmp_path: Path
     assert texts.times_ns.tolist() == [at(1.0), at(2.0), at(3.0)]
     assert [texts.texts[which] for which in texts.which] == ["a", "b", "a"]
     assert len(texts.texts) == 2
-    assert "3 messages, 2 texts" in repr(texts)
 
 
 @pytest.mark.parametrize(
@@ -93,76 +91,3 @@ def test_what_cannot_be_a_word_is_counted_and_bounded(tmp_path: Path, monkeypatc
     (tmp_path / "run.bag").unlink()
     with pytest.raises(LimitExceeded, match="longer than 8 characters"):
         read_topic_texts(tmp_path, spoken("/said", {0.0: "abcd", 1.0: "efgh", 2.0: "i"}))
-
-
-# ── service calls ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def write_calls(path: Path, service: str, request: str, calls: list[dict[str, Any]]) -> Path:
-    """An mcap as `ros2 bag record` makes it with service introspection switched on."""
-    from rosbags.rosbag2 import StoragePlugin, Writer
-    from rosbags.typesys import Stores, get_types_from_msg, get_typestore
-
-    store = get_typestore(Stores.ROS2_HUMBLE)
-    made_of = {
-        "service_msgs/msg/ServiceEventInfo": _INFO,
-        f"std_srvs/msg/{service}_Request": request or "uint8 structure_needs_at_least_one_member\n",
-        f"std_srvs/msg/{service}_Response": _ANSWER,
-        f"std_srvs/msg/{service}_Event": _EVENT.format(service),
-    }
-    store.register({k: v for name, text in made_of.items() for k, v in get_types_from_msg(text, name).items()})
-    event = f"std_srvs/msg/{service}_Event"
-    recorded = f"std_srvs/srv/{service}_Event"  # with the text of the service, as rosbag2 keeps it
-    with Writer(path, version=9, storage_plugin=StoragePlugin.MCAP) as bag:
-        of_camera = bag.add_connection(bags.CAM_H, "sensor_msgs/msg/CompressedImage", typestore=store)
-        of_calls = bag.add_connection(SERVICE, recorded, msgdef=f"{request}---\n{_ANSWER}", rihs01="RIHS01_0")
-        camera = bags.camera(bags.CAM_H, bags.times(20, 4.0))
-        messages = [(message.time_ns, of_camera, bags.payload(message, 2)) for message in camera]
-        for call in calls:
-            made = topics.make(store, event, {key: call[key] for key in call if key != "seconds"})
-            messages.append((at(call["seconds"]), of_calls, bytes(store.serialize_cdr(made, event))))
-        for time_ns, connection, data in sorted(messages, key=lambda each: each[0]):
-            bag.write(connection, time_ns, data)
-    return path
-
-
-def call(
-    seconds: float, number: int, event: int, *, client: int = 1, data: Any = None, ok: bool = True
-) -> dict[str, Any]:
-    info = {"event_type": event, "client_gid": [client] * 16, "sequence_number": number}
-    request = [] if event == RESPONSE_SENT else [{} if data is None else {"data": data}]
-    response = [{"success": ok}] if event == RESPONSE_SENT else []
-    return {"seconds": seconds, "info": info, "request": request, "response": response}
-
-
-def windows(path: Path, *asked: str) -> list[tuple[float, float]]:
-    chosen = read_settings(None, [f"episodes.topic={SERVICE}", *asked])
-    with recordings.open(path) as recording:
-        found = read_windows(recording, chosen.episodes, "log")[0]
-    last = at(4.0)
-    return [((each.begin_ns - at(0)) / 1e9, (min(each.end_ns, last) - at(0)) / 1e9) for each in found]
-
-
-def test_a_set_bool_service_switches_recording_on_and_off(tmp_path: Path) -> None:
-    calls = [
-        call(0.50, 1, REQUEST_SENT, data=True),
-        call(0.51, 1, REQUEST_RECEIVED, data=True),
-        call(0.52, 1, RESPONSE_SENT),
-        call(1.00, 2, REQUEST_RECEIVED, data=False),
-        call(1.01, 2, RESPONSE_SENT),
-        call(2.00, 3, REQUEST_RECEIVED, data=True),
-        call(2.01, 3, RESPONSE_SENT, ok=False),  # refused: nothing was switched on
-        call(3.00, 3, REQUEST_RECEIVED, client=2, data=True),
-    ]
-    path = write_calls(tmp_path / "run.mcapdir", "SetBool", "bool data\n", calls)
-    assert windows(path) == [(0.5, 1.0), (3.0, 4.0)]
-    assert windows(path, "episodes.start=true", "episodes.field=data") == [(0.5, 3.0), (3.0, 4.0)]
-    with pytest.raises(ConfigError, match="has no field 'dat'"):
-        windows(path, "episodes.field=dat", "episodes.start=true")
-
-
-def test_every_call_of_a_trigger_begins_an_episode(tmp_path: Path) -> None:
-    sent = [(0.5, 1), (2.0, 2)]
-    calls = [call(seconds + event / 100, number, event) for seconds, number in sent for event in (0, 1, 2)]
-    path = write_calls(tmp_path / "run.mcapdir", "Trigger", "", calls)
-    assert windows(path) == [(0.5, 2.0), (2.0, 4.0)]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import h5py
-import numpy as np
 import pytest
 
 import penstock
-from penstock.errors import DataSetError, Interrupted, OutputExists, RecordingError, StoreError, UsageError
+from penstock.errors import DataSetError, Interrupted, OutputExists, RecordingError, UsageError
 from tests.conversion.bags import CAM_H, STATE, robot, write
 from tests.conversion.datasets import episodes
 from tests.faults.jobs import call, contents, leftovers, make_sources
@@ -162,16 +160,6 @@ def test_a_recording_that_is_a_directory_does_not_hold_the_output(tmp_path: Path
     with pytest.raises(UsageError, match="lies in the input"):
         penstock.convert(recording, recording / "out")
     assert sorted(path.suffix for path in recording.iterdir()) == [".mcap", ".yaml"]
-
-
-def test_an_input_of_another_kind_is_refused_saying_so(sources: list[Path], tmp_path: Path) -> None:
-    penstock.convert(**call(sources, tmp_path / "out"))
-    with h5py.File(tmp_path / "episode.hdf5", "w") as file:
-        file["action"] = np.zeros((9, 4), np.float32)
-        file["observations/qpos"] = np.zeros((9, 4), np.float32)
-        file["observations/images/cam_h"] = np.zeros((9, 24, 32, 3), np.uint8)
-    with pytest.raises(StoreError, match=r"begun with .*run_0\.bag, a recording, and this is an HDF5 file"):
-        penstock.convert(**call([tmp_path / "episode.hdf5"], tmp_path / "out", append=True))
 
 
 def test_that_few_inputs_fit_the_budget_at_once_is_reported_once(sources: list[Path], tmp_path: Path) -> None:

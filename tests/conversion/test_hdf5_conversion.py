@@ -203,23 +203,21 @@ def broken(path: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("video", ["copy", "mjpeg"])
-@pytest.mark.parametrize("missing", ["trim", "hold"])
-def test_unusable_images_are_counted(tmp_path: Path, missing: str, video: str) -> None:
+def test_unusable_images_are_counted(tmp_path: Path, video: str) -> None:
     made = broken(tmp_path / "episode_0.hdf5")
     out = tmp_path / "out"
-    report = penstock.convert(tmp_path / "episode_0.hdf5", out, fps=50, missing=missing, video=video)
+    report = penstock.convert(tmp_path / "episode_0.hdf5", out, fps=50, video=video)
     assert report.lost == {"unusable image: observations/images/cam_high": 3} and report.exit_code == 3
     assert any("row 0" in note for note in report.notes)
-    rows = [1, 2, 3, 6, 7, 8, 9] if missing == "trim" else list(range(1, 10))
-    shown = rows if missing == "trim" else [1, 2, 3, 3, 3, 6, 7, 8, 9]
+    rows = [1, 2, 3, 6, 7, 8, 9]
     assert np.array_equal(datasets.values(out, "action"), made["action"][rows].astype(np.float32))
     if video == "copy":
-        assert datasets.samples(out, HIGH) == [made["cam_high"][row].tobytes() for row in shown]
+        assert datasets.samples(out, HIGH) == [made["cam_high"][row].tobytes() for row in rows]
         assert datasets.samples(out, LOW) == [made["cam_low"][row].tobytes() for row in rows]
     assert datasets.problems(out, full=True) == []
 
 
-@pytest.mark.parametrize("asked", [{"bad_messages": "reject"}, {"strict": True}, {"missing": "reject"}])
+@pytest.mark.parametrize("asked", [{"bad_messages": "reject"}, {"strict": True}])
 def test_unusable_images_can_stop_it(tmp_path: Path, asked: dict[str, object]) -> None:
     broken(tmp_path / "episode_0.hdf5")
     with pytest.raises(StoreError, match=r"3 unusable images, the first: observations/images/cam_high: row 0"):
@@ -279,10 +277,10 @@ def test_a_stopped_conversion_goes_on_to_the_same_bytes(tmp_path: Path, stop_at:
 def test_the_state_is_small_json_and_enough_to_go_on(tmp_path: Path) -> None:
     """Every episode by an input of its own, which knows nothing but the state of the one before."""
     broken(tmp_path / "one.hdf5")
-    settings = read_settings(values={"fps": 50, "missing": "hold"})
+    settings = read_settings(values={"fps": 50})
     found, options = InputRef("hdf5", tmp_path / "one.hdf5"), OpenOptions(settings, 512 * MIB, 2)
     run = Run(on_moved=lambda _: None, on_rows=lambda _: None)
-    penstock.convert(tmp_path / "one.hdf5", tmp_path / "whole", fps=50, missing="hold")
+    penstock.convert(tmp_path / "one.hdf5", tmp_path / "whole", fps=50)
     state = None
     with open_input(found, options) as first:
         writer = DataSetWriter(tmp_path / "out", fps=first.fps, features=first.features, robot_type=first.robot_type)

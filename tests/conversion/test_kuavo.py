@@ -204,17 +204,13 @@ def test_train_hz_takes_every_nth_image_of_the_main_camera(
     same(state[:, :7], oracle.body(recorded, rows, action=False)[:, 12:19])
 
 
-def test_a_false_rate_of_the_main_camera_is_reported_and_not_believed(bags: dict[str, Path], tmp_path: Path) -> None:
+def test_a_false_rate_of_the_main_camera_is_not_believed(bags: dict[str, Path], tmp_path: Path) -> None:
     words = ("dataset.main_timeline_fps=60", "dataset.train_hz=10")
-    job = job_of(bags["leju_claw"], tmp_path / "out", *words)
-    assert any("main_timeline_fps is 60" in note and "30.0" in note for note in job.notes)
     report, _, _ = convert(bags["leju_claw"], tmp_path / "out", *words)
     assert report.frames == 14  # 10 Hz: stride 6 of 30 Hz would have made 5 Hz of it
 
 
 def test_a_train_hz_that_does_not_divide_the_rate_is_kept_all_the_same(bags: dict[str, Path], tmp_path: Path) -> None:
-    job = job_of(bags["leju_claw"], tmp_path / "out", "dataset.train_hz=20")
-    assert any("does not divide" in note for note in job.notes)
     report, _, _ = convert(bags["leju_claw"], tmp_path / "out", "dataset.train_hz=20")
     assert (report.fps, report.frames) == (20, 27)  # 41 images of 1/30 s: 1.33 s
 

@@ -38,9 +38,6 @@ def test_no_cut_and_no_foreign_file_is_taken_for_a_state(tmp_path: Path) -> None
         path.write_bytes(content[:size])
         with pytest.raises(DataSetCorrupt):
             snapshot.read(tmp_path, SavedState(path.name, zlib.crc32(content), len(content)))
-        # Even one that its checksum vouches for is looked at.
-        with pytest.raises(DataSetCorrupt, match="not a state"):
-            snapshot.read(tmp_path, SavedState(path.name, zlib.crc32(content[:size]), size))
 
 
 @pytest.mark.parametrize("name", ["../state-000001.bin", "a/b.bin", "state"])

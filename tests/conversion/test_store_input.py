@@ -116,16 +116,14 @@ def test_rows_images_and_distances_are_read_back(convert: Any, tmp_path: Path) -
         assert np.array_equal(cv2.imdecode(np.frombuffer(cell["bytes"], np.uint8), cv2.IMREAD_UNCHANGED), expected)
 
 
-@pytest.mark.parametrize("missing", ["trim", "hold"])
-def test_a_row_without_an_image_is_left_out_and_counted(convert: Any, tmp_path: Path, missing: str) -> None:
+def test_a_row_without_an_image_is_left_out_and_counted(convert: Any, tmp_path: Path) -> None:
     made = columns()
     made["wrist"][3] = np.empty(0, np.uint8)
-    report = convert(made, "out", missing=missing)
+    report = convert(made, "out")
     assert report.lost["unusable image: wrist"] == 1
-    rows = [row for row in range(ROWS) if row != 3 or missing == "hold"]
-    shown = [2 if row == 3 else row for row in rows]
+    rows = [row for row in range(ROWS) if row != 3]
     assert datasets.values(tmp_path / "out", "count").reshape(-1).tolist() == rows
-    assert datasets.samples(tmp_path / "out", "observation.images.wrist") == [made["wrist"][r].tobytes() for r in shown]
+    assert datasets.samples(tmp_path / "out", "observation.images.wrist") == [made["wrist"][r].tobytes() for r in rows]
 
 
 def test_what_follows_each_row_is_not_kept_twice(convert: Any, tmp_path: Path) -> None:

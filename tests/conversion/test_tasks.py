@@ -72,7 +72,7 @@ def test_the_marker_itself_may_name_the_task(tmp_path: Path) -> None:
         ("run.yml", "stack the cups\n"),
         ("run.json", '{"task": "stack the cups"}'),
         ("tasks.csv", "file,task\nother.bag,nothing\nrun.bag,stack the cups\n"),
-        ("tasks.csv", "other.bag,nothing\nrun,stack the cups\n"),
+        ("tasks.csv", "file,task\nother.bag,nothing\nrun,stack the cups\n"),
         ("tasks.yaml", "other.bag: nothing\nrun.bag: stack the cups\n"),
         ("tasks.json", '{"run": {"task": "stack the cups"}}'),
     ],
@@ -205,7 +205,7 @@ def test_a_file_that_is_asked_for_must_be_there(tmp_path: Path) -> None:
 
 def test_one_table_serves_all_recordings_of_a_data_set(tmp_path: Path) -> None:
     paths: list[Any] = [robot(tmp_path, name) for name in ("a.bag", "b.bag")]
-    (tmp_path / "tasks.csv").write_text("a.bag,reach\nb.bag,grasp\n")
+    (tmp_path / "tasks.csv").write_text("file,task\na.bag,reach\nb.bag,grasp\n")
     penstock.convert(paths, tmp_path / "out")
     assert [episode["tasks"] for episode in datasets.episodes(tmp_path / "out")] == [["reach"], ["grasp"]]
 
@@ -213,15 +213,15 @@ def test_one_table_serves_all_recordings_of_a_data_set(tmp_path: Path) -> None:
 def test_what_is_reported_of_a_recording_is_part_of_what_a_conversion_is(tmp_path: Path) -> None:
     """A table may get lines for other recordings; another task for this one makes another data set."""
     found = [InputRef("recording", robot(tmp_path))]
-    (tmp_path / "tasks.csv").write_text("run.bag,reach\n")
+    (tmp_path / "tasks.csv").write_text("file,task\nrun.bag,reach\n")
 
     def now() -> dict[str, Any]:
         known, _ = sources(found, read_settings())
         return identity(read_settings(), known, strict=False)
 
     before = now()
-    (tmp_path / "tasks.csv").write_text("run.bag,reach\nother.bag,grasp\n")
+    (tmp_path / "tasks.csv").write_text("file,task\nrun.bag,reach\nother.bag,grasp\n")
     assert differences(before, now()) == []
-    (tmp_path / "tasks.csv").write_text("run.bag,grasp\n")
+    (tmp_path / "tasks.csv").write_text("file,task\nrun.bag,grasp\n")
     changed = differences(before, now())
     assert changed == [f"the file beside input {found[0].path} says something else"]

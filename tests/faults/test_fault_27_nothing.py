@@ -76,7 +76,7 @@ def test_27_an_episode_without_rows_is_left_out_and_reported(tmp_path: Path) -> 
     words = ["episodes.topic=/rec", "episodes.start=start", "episodes.stop=stop"]
     report = penstock.convert(path, tmp_path / "out", overrides=words)
     assert [episode["length"] for episode in datasets.episodes(tmp_path / "out")] == [1, 20]
-    assert any("1 episodes have no row and are left out: 0.010 s … 0.020 s" in note for note in report.notes)
+    assert any("1 episodes have no row and are left out, the first at 0.010 s" in note for note in report.notes)
     assert datasets.problems(tmp_path / "out", full=True) == []
 
 

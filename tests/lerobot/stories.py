@@ -68,12 +68,13 @@ def fill(episode: EpisodeWriter, number: int, rows: int, features: Sequence[Feat
     }
     if number % 3 == 2:
         columns["state"][0, 1] = np.nan
-    names_tasks = task_of(number) is None
+    texts = ["task 0", "task 1"]  # those that episodes name in this order
+    numbers = np.array(episode.take_tables({"tasks": texts})["tasks"]) if task_of(number) is None else None
     for start in range(0, rows, 4):
         stop = min(start + 4, rows)
         episode.write_rows(
             {key: values[start:stop] for key, values in columns.items() if key in keys},
-            task=[f"step {row % 2 + number}" for row in range(start, stop)] if names_tasks else None,
+            task=None if numbers is None else numbers[(number + np.arange(start, stop)) % 2],
         )
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock._src.conversion.commit import journal as journals
 from penstock._src.conversion.commit.journal import Journal
 from penstock._src.conversion.commit.output import copy_for_append
 from penstock._src.conversion.commit.writer import DataSetWriter
@@ -20,7 +19,7 @@ from penstock._src.media.mp4.writer import SampleTable
 from penstock.errors import DataSetCorrupt, PenstockError
 from tests.lerobot.faults import BreakingDisk
 from tests.lerobot.making import digests
-from tests.lerobot.stories import begin, undisturbed, write_all
+from tests.lerobot.stories import undisturbed, write_all
 
 LENGTHS = (5, 3, 9, 4, 6)
 KEPT = "penstock/episodes"
@@ -138,14 +137,6 @@ def test_statistics_that_are_gone_are_named(tmp_path: Path) -> None:
         writer.close()
 
 
-@pytest.mark.parametrize("change", [{"zlib": "!"}, {"zlib": "AAAA"}, {"episodes": 7}, {"zlib": None}])
-def test_a_packed_line_that_cannot_be_used_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    (line,) = journals.packed([b'{"type":"episode","stats":{},"rows":3}'], 0, with_statistics=False)
-    assert list(journals.unpacked(line, "journal")) == [{"type": "episode", "rows": 3}]
-    with pytest.raises(DataSetCorrupt, match="packed episodes"):
-        list(journals.unpacked(json.dumps(json.loads(line) | change).encode(), "journal"))
-
-
 def test_the_table_of_samples_comes_back_from_a_state() -> None:
     offsets = np.array([40, 40, 47, 60, 62, 62, 70], np.int64)
     sizes = np.array([7, 7, 5, 2, 8, 8, 1], np.uint32)
@@ -157,16 +148,3 @@ def test_the_table_of_samples_comes_back_from_a_state() -> None:
     assert (found.offsets == offsets).all() and (found.sizes == sizes).all() and (found.keys == keys).all()
     with pytest.raises(DataSetCorrupt, match="beyond byte 70"):
         table_from(table_state(table), 70)
-
-
-def test_a_data_set_of_before_with_statistics_in_its_journal_grows(tmp_path: Path, whole: dict[str, str]) -> None:
-    """Journals that were closed before they were packed have a line for every episode."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(journals, "packed", lambda lines, until, with_statistics: lines)
-        root = undisturbed(tmp_path / "set", LENGTHS[:3])
-    assert (root / "penstock/journal.jsonl").read_bytes().count(b'"type":"episode"') == 3
-    writer = DataSetWriter.resume(root, fsync=False)
-    write_all(writer, LENGTHS[3:], 3)
-    writer.close()
-    assert digests(root) == whole
-    begin(tmp_path / "other").abandon()

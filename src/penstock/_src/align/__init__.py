@@ -6,12 +6,10 @@ from penstock._src.align.alignment import Alignment, align
 from penstock._src.align.pairing import RowPick, interpolate, usual_tolerance_ns
 from penstock._src.align.rate import Rate, measure_rate
 from penstock._src.align.report import AlignmentReport, StreamReport
-from penstock._src.align.streams import MISSING_POLICIES, POLICIES, Missing, Policy, TopicStream
+from penstock._src.align.streams import Missing, Policy, TopicStream
 from penstock._src.align.timeline import FixedTimeline, Timeline, TopicTimeline
 
 __all__ = [
-    "MISSING_POLICIES",
-    "POLICIES",
     "Alignment",
     "AlignmentReport",
     "FixedTimeline",

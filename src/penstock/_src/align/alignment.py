@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,7 +22,7 @@ from penstock._src.align.report import (
 )
 from penstock._src.align.streams import TopicStream, in_time_order
 from penstock._src.align.timeline import FixedTimeline, Timeline, TimelineRows, lay_out, real_fps
-from penstock.errors import AlignError, ConfigError
+from penstock.errors import AlignError
 
 # What a stream may trim at one end before a note says so: a share of the rows, and a time.
 _TRIM_NOTED = 0.05
@@ -49,15 +48,6 @@ class Alignment:
     def __len__(self) -> int:
         return int(self.row_times_ns.size)
 
-    @property
-    def nbytes(self) -> int:
-        lost = sum(int(times_ns.nbytes) for times_ns in self.lost_times_ns.values())
-        return int(self.row_times_ns.nbytes) + lost + sum(pick.nbytes for pick in self.picks.values())
-
-    def __repr__(self) -> str:
-        streams = count_of(len(self.picks), "stream")
-        return f"Alignment({len(self):,} rows at {self.fps} fps, {streams}, {self.nbytes:,} bytes)"
-
 
 def align(
     streams: Sequence[TopicStream],
@@ -73,8 +63,6 @@ def align(
         joints = Stream("/joint_states", joint_times_ns, policy="linear", missing="reject")
         alignment = align([cameras, joints], TopicTimeline("/cam_h", fps=10))
     """
-    if twice := [name for name, n in Counter(stream.name for stream in streams).items() if n > 1]:
-        raise ConfigError(f"two streams have the name {twice[0]!r}", hint="name each one after its feature and topic")
     rows = lay_out(streams, timeline, sample_drop)
     own = None if isinstance(timeline, FixedTimeline) else timeline.stream
     orders = {stream.name: in_time_order(stream.times_ns) for stream in streams}
@@ -203,8 +191,6 @@ def _notes(
             notes.append(
                 f"{name}: time goes backwards {count_of(stream.out_of_order, 'time')}; messages were paired by time"
             )
-        if stream.duplicate_times:
-            notes.append(f"{name}: {count_of(stream.duplicate_times, 'message')} at the time of another")
         if name in loss_notes:
             notes.append(loss_notes[name])
     return notes

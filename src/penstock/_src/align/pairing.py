@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from penstock._src.align.rate import NS_PER_S, Rate
 from penstock._src.align.streams import OrderedTimes, Policy, TopicStream
 from penstock._src.align.timeline import TimelineRows
-from penstock.errors import AlignError, ConfigError
+from penstock.errors import AlignError
 
 Quadruple = tuple[int, int, int, int]
 
@@ -41,14 +41,6 @@ class RowPick:
             None if self.weight is None else self.weight[rows],
         )
 
-    @property
-    def nbytes(self) -> int:
-        return sum(int(part.nbytes) for part in (self.left, self.right, self.weight) if part is not None)
-
-    def __repr__(self) -> str:
-        kind = "one message" if self.right is None else "two messages and a weight"
-        return f"Pick({len(self):,} rows of {kind}, {self.nbytes:,} bytes)"
-
 
 class Pairing(NamedTuple):
     """A stream's pick for every row of the timeline, and where it had none."""
@@ -75,7 +67,7 @@ def pair(stream: TopicStream, ordered: OrderedTimes, rows: TimelineRows) -> Pair
     if not ordered.times_ns.size:
         pick = _blank_pick(n_rows, stream.interpolates)
         missing = np.ones(n_rows, dtype=np.bool_)
-        _refuse_missing(stream, ordered, rows, missing, tolerance_ns)
+        _refuse_missing(stream, rows, missing, tolerance_ns)
         return Pairing(pick, missing, None, tolerance_ns)
     row_ns = rows.times_ns - stream.offset_ns
     if stream.is_static:
@@ -87,7 +79,7 @@ def pair(stream: TopicStream, ordered: OrderedTimes, rows: TimelineRows) -> Pair
         match = _held(ordered.times_ns, row_ns, tolerance_ns)
     else:
         match = _nearest(ordered.times_ns, row_ns, tolerance_ns, has_duplicates=ordered.duplicate_times > 0)
-    _refuse_missing(stream, ordered, rows, match.missing, tolerance_ns)
+    _refuse_missing(stream, rows, match.missing, tolerance_ns)
     held = None
     if stream.missing == "hold" and match.missing.any():
         match, held = _hold_last(match, ordered.times_ns, row_ns)
@@ -173,21 +165,15 @@ def _hold_last(
     return _Match(left, right, match.weight, match.missing & none_before), held
 
 
-def _refuse_missing(
-    stream: TopicStream, ordered: OrderedTimes, rows: TimelineRows, missing: NDArray[np.bool_], tolerance_ns: int
-) -> None:
+def _refuse_missing(stream: TopicStream, rows: TimelineRows, missing: NDArray[np.bool_], tolerance_ns: int) -> None:
     if stream.missing != "reject" or not missing.any():
         return
     where_ns = rows.times_ns[missing]
-    what = f"{stream.name}: {where_ns.size:,} of {missing.size:,} rows find no message ({stream.policy}, within "
-    what += f"{tolerance_ns / 1e6:.1f} ms); the first at {(int(where_ns[0]) - rows.origin_ns) / NS_PER_S:.3f} s"
-    if ordered.times_ns.size:
-        nearest = _nearest(ordered.times_ns, where_ns - stream.offset_ns, 0, has_duplicates=False).left
-        farthest_ns = int(np.abs(where_ns - stream.offset_ns - ordered.times_ns[nearest]).max())
-        what += f", the farthest {farthest_ns / NS_PER_S:.3f} s away from any message"
-    else:
-        what += "; the stream has no messages"
-    raise AlignError(what, hint="missing: trim cuts and counts such rows, missing: hold repeats the last message")
+    raise AlignError(
+        f"{stream.name}: {where_ns.size:,} of {missing.size:,} rows find no message ({stream.policy}, within "
+        f"{tolerance_ns / 1e6:.1f} ms); the first at {(int(where_ns[0]) - rows.origin_ns) / NS_PER_S:.3f} s",
+        hint="missing: trim cuts and counts such rows, missing: hold repeats the last message",
+    )
 
 
 def interpolate(
@@ -203,16 +189,14 @@ def interpolate(
     `quaternions` names, for slerp, the columns of each x, y, z, w; every other column is blended linearly.
     Where the weight is 0 the left values come back untouched (quaternions normalised), whatever the right ones hold.
     """
-    left = _matrix("left_values", left_values, len(pick))
+    left = np.asarray(left_values, np.float64)
     if policy not in ("linear", "slerp") or pick.weight is None or right_values is None:
         return left
-    right = _matrix("right_values", right_values, len(pick))
-    if right.shape != left.shape:
-        raise ConfigError(f"left values have shape {left.shape}, right values {right.shape}; expected the same")
+    right = np.asarray(right_values, np.float64)
     weight = pick.weight.astype(np.float64)[:, np.newaxis]
     blended = linear(left, right, weight)
     if policy == "slerp":
-        for columns in _checked(quaternions, left.shape[1]):
+        for columns in map(list, quaternions):
             blended[:, columns] = slerp(left[:, columns], right[:, columns], weight)
     return blended
 
@@ -259,22 +243,3 @@ def _length(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     with np.errstate(over="ignore"):
         length: NDArray[np.float64] = np.sqrt(np.sum(rows * rows, axis=1, keepdims=True))
     return length
-
-
-def _matrix(name: str, values: NDArray[Any], n_rows: int) -> NDArray[np.float64]:
-    matrix = np.asarray(values, dtype=np.float64)
-    if matrix.ndim != 2 or matrix.shape[0] != n_rows:
-        raise ConfigError(f"{name} has shape {matrix.shape}; expected ({n_rows}, columns)")
-    return matrix
-
-
-def _checked(quaternions: Sequence[Quadruple], n_columns: int) -> list[list[int]]:
-    if not quaternions:
-        raise ConfigError("slerp needs to know which columns are quaternions", hint="quaternions: [[3, 4, 5, 6]]")
-    for columns in quaternions:
-        if len(columns) != 4 or len(set(columns)) != 4 or not all(0 <= column < n_columns for column in columns):
-            raise ConfigError(
-                f"{list(columns)} does not name the x, y, z and w of a quaternion among {n_columns} columns",
-                hint="four different column numbers, the first column is 0",
-            )
-    return [list(columns) for columns in quaternions]

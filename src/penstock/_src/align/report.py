@@ -127,12 +127,6 @@ class AlignmentReport(NamedTuple):
             "streams": {name: stream.to_json() for name, stream in self.streams.items()},
         }
 
-    def lines(self) -> list[str]:
-        """The rows, then each stream, then the notes: one short line each."""
-        first = f"{count_of(self.rows, 'row')} at {self.fps} fps · timeline {self.timeline}"
-        named = [f"{name} ({stream.facts()})" for name, stream in self.streams.items()]
-        return [first, *named, *self.notes]
-
 
 def format_ms(milliseconds: float) -> str:
     """`4 ms`, `0.25 ms`, `1.2 s`."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._src.align.rate import NS_PER_S, Rate
-from penstock._src.align.streams import TopicStream, check_whole_number, in_time_order
+from penstock._src.align.streams import TopicStream, in_time_order
 from penstock.errors import AlignError
 
 # How far rate/stride may be from the asked fps before single messages are chosen instead of every n-th.
@@ -31,20 +31,12 @@ class TopicTimeline:
     stride: int | None = None
     fps: int | None = None
 
-    def __post_init__(self) -> None:
-        for name, value in (("stride", self.stride), ("fps", self.fps)):
-            if value is not None:
-                check_whole_number("timeline", name, value, least=1)
-
 
 @dataclass(frozen=True)
 class FixedTimeline:
     """Rows at a fixed rate from the first message of any stream to the last."""
 
     fps: int
-
-    def __post_init__(self) -> None:
-        check_whole_number("timeline", "fps", self.fps, least=1)
 
 
 Timeline = TopicTimeline | FixedTimeline
@@ -74,22 +66,10 @@ def period_ns(fps: int) -> int:
 
 def lay_out(streams: Sequence[TopicStream], timeline: Timeline, sample_drop: int) -> TimelineRows:
     """Compute the rows of `timeline`, `sample_drop` of its instants cut at both ends."""
-    check_whole_number("timeline", "sample_drop", sample_drop, least=0)
     if isinstance(timeline, FixedTimeline):
         return _fixed_rows(streams, timeline.fps, sample_drop)
-    return _topic_rows(_named(streams, timeline.stream), timeline, sample_drop)
-
-
-def _named(streams: Sequence[TopicStream], name: str) -> TopicStream:
-    for stream in streams:
-        if stream.name == name:
-            return stream
-    import difflib  # costs start-up time, and only a mistyped name needs it
-
-    names = [stream.name for stream in streams]
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names) or 'none'}"
-    raise AlignError(f"the timeline names the stream {name!r}, which is not among the {len(names)} given", hint=hint)
+    main = next(stream for stream in streams if stream.name == timeline.stream)
+    return _topic_rows(main, timeline, sample_drop)
 
 
 def _cut_ends(n: int, sample_drop: int, what: str) -> slice:

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from penstock import __version__
 from penstock.errors import PenstockError
@@ -82,7 +81,6 @@ def entry() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # A batch system that ends the job is a user who does: what is half done is cleared away.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.unraisablehook = _resend_sigint
     try:
         code = main()
     except KeyboardInterrupt:  # one more, while the first is being reported
@@ -95,16 +93,6 @@ def entry() -> None:
     except (OSError, ValueError):  # the reader has gone
         code = code or 1
     os._exit(code)
-
-
-def _resend_sigint(lost: Any) -> None:
-    """Ctrl-C that comes just as Python clears something away is shown and forgotten by it: here it comes once more."""
-    from penstock._src.conversion.stop import resend_signal
-
-    if lost.exc_type is None or not issubclass(lost.exc_type, KeyboardInterrupt):
-        sys.__unraisablehook__(lost)
-        return
-    resend_signal(signal.SIGINT, _resend_sigint)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -20,7 +20,6 @@ from penstock._src.system.closing import on_error
 from penstock.errors import UsageError
 
 _SAMPLE_INTERVAL_S = 0.02
-_GRACE_S = 30.0  # how long an interrupted conversion may take to commit what is whole
 _ERROR_BYTES = 4000
 
 
@@ -142,14 +141,9 @@ def _watch(process: subprocess.Popen[bytes]) -> int:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask the conversion to end as Ctrl-C would; it clears away what is half done."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    """End the conversion, which clears away what is half done."""
+    process.terminate()
+    process.wait()
 
 
 def _report(stdout: IO[bytes]) -> dict[str, Any] | None:
@@ -163,10 +157,6 @@ def _report(stdout: IO[bytes]) -> dict[str, Any] | None:
 
 def _error_text(code: int, stderr: str) -> str:
     if code < 0:
-        name = signal.Signals(-code).name
-        return f"ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-    lines = stderr.splitlines()
-    starts = [number for number, line in enumerate(lines) if line.startswith("penstock:")]
-    if starts:  # and the advice below it
-        return " ".join(line.strip() for line in lines[starts[-1] : starts[-1] + 2])
+        return f"ended by {signal.Signals(-code).name}"
+    lines = [line for line in stderr.splitlines() if line.startswith("penstock:")] or stderr.splitlines()
     return lines[-1] if lines else f"exit code {code}"

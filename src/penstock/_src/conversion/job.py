@@ -31,7 +31,7 @@ from penstock._src.conversion.report import (
     write_report,
 )
 from penstock._src.conversion.settings import Settings, read_settings
-from penstock._src.conversion.sink import DEFAULT_OUTPUT, default_video
+from penstock._src.conversion.sink import DEFAULT_OUTPUT
 from penstock._src.conversion.sink import label as sink_label
 from penstock._src.conversion.stop import StopSignals
 from penstock._src.lerobot.tasks import table_of
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from penstock._src.lerobot.features import Feature
 
 _STAGES_KEPT = 400
-_USUAL_START_BYTES = 64 * 2**20  # a process that holds more has other things in it
 _LISTED = 4  # values that are no numbers, in a note
 # These end the job whatever --keep-going says: no other input would fare better.
 _ENDS_THE_JOB = (Interrupted, OutputFailed, OutputExists)
@@ -347,11 +346,8 @@ class Job:
 
     def _output_lines(self) -> list[tuple[str, str]]:
         """What is written, where it is not the usual format."""
-        name, video = self.settings.output, self.settings.video
-        if name == DEFAULT_OUTPUT:
-            return []
-        chosen = f" · video={video}, which its readers expect; video=copy keeps frames as they are"
-        return [("output", sink_label(name) + (chosen if video == default_video(name) != "copy" else ""))]
+        name = self.settings.output
+        return [] if name == DEFAULT_OUTPUT else [("output", f"{sink_label(name)} · video={self.settings.video}")]
 
     def begin_data_set(self, spec: DatasetSpec, fps: int, features: Sequence[Feature], robot_type: str | None) -> None:
         """Make the data set that the first input settles."""
@@ -434,7 +430,12 @@ class Job:
         peak_bytes = max([own_bytes, *(stage.rss_bytes for stage in self.stages)])
         over_bytes = max(0, peak_bytes - self.budget.limit_bytes)
         if over_bytes:
-            self.note(_over_budget(peak_bytes, self.budget.limit_bytes, self.predicted_bytes, meter.start_bytes))
+            sizes = (peak_bytes, self.budget.limit_bytes, self.predicted_bytes, meter.start_bytes)
+            peak, budget, predicted, start = map(units.format_bytes, sizes)
+            self.note(
+                f"the peak of {peak} is above the budget of {budget} (predicted {predicted}; this process held {start} "
+                "before it began): give the next run a larger --memory"
+            )
         inputs, failed = self.inputs, self.inputs.failed()
         notes = [*dict.fromkeys([*inputs.notes, *self.notes])]
         if inputs.more_notes:
@@ -466,14 +467,6 @@ class Job:
             penstock=__version__,
             nodes=self.nodes,
         )
-
-
-def _over_budget(peak_bytes: int, budget_bytes: int, predicted_bytes: int, start_bytes: int) -> str:
-    peak, budget, predicted, start = map(units.format_bytes, (peak_bytes, budget_bytes, predicted_bytes, start_bytes))
-    text = f"the peak of {peak} is above the budget of {budget} (predicted {predicted}"
-    if start_bytes > _USUAL_START_BYTES:
-        return f"{text}; this process held {start} before it began)"
-    return f"{text}): give the next run a larger --memory, and report this"
 
 
 def _cores(jobs: str | int) -> int:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from penstock._src import recordings
-from penstock._src.align import measure_rate
 from penstock._src.system import config
 from penstock.errors import ConfigError, RecordingError
 
@@ -47,7 +46,6 @@ _LEGS = [
 ]
 _HEAD = ["head_yaw", "head_pitch"]
 _SAMPLE_SEED = 42  # the same bags are chosen every time, so that a killed job resumes with them
-_RATE_FIT = 0.05
 
 EndEffector = Literal["auto", "leju_claw", "qiangnao", "rq2f85", "none"]
 
@@ -184,7 +182,7 @@ def arguments(
         named = "rosbag.rosbag_dir=… names the recordings"
         error.hint = error.hint if sources else f"{error.hint}; {named}" if error.hint else named
         raise
-    with _open_first(used) as recording:
+    with recordings.open(used[0], on_corrupt="count") as recording:  # its topics say which hand the robot wears
         values, more = translate(settings, recording)
     merged = {**values, **{key: value for key, value in tree.items() if key != "features"}}
     merged["features"] = {**values["features"], **(tree.get("features") or {})}
@@ -222,17 +220,6 @@ def _used(paths: list[Path], num_used: int | None) -> tuple[list[Path], list[str
     return [paths[i] for i in chosen], [f"rosbag.num_used: {num_used} of {len(paths)} recordings: {names}"]
 
 
-def _open_first(paths: Sequence[Path]) -> Recording:
-    """Its topics say which hand the robot wears; one broken recording among many is the job's to report."""
-    first: RecordingError | None = None
-    for path in paths:
-        try:
-            return recordings.open(path, on_corrupt="count")
-        except RecordingError as error:
-            first = first or error
-    raise first or RecordingError("no recording was found")
-
-
 # From their words to ours
 
 
@@ -249,7 +236,6 @@ def translate(settings: KuavoConfig, recording: Recording) -> tuple[dict[str, An
     hand = _end_effector(dataset, topics, recording, notes)
     main = CAMERAS.get(dataset.main_timeline)
     timeline = dataset.main_timeline if main is None else COLOUR_TOPIC.format(main)
-    _check_rate(dataset, recording, timeline, topics, notes)
     values: dict[str, Any] = {
         "fps": dataset.train_hz,
         "timeline": timeline,
@@ -279,23 +265,6 @@ def _end_effector(
         kind = seen[0] if seen else "none"
         notes.append(f"dataset.eef_type: {kind}" + ("" if seen else " (no topic of an end effector is recorded)"))
     return None if kind == "none" else _hand(kind, dataset.dex_dof_needed)
-
-
-def _check_rate(dataset: KuavoDataset, recording: Recording, timeline: str, topics: set[str], notes: list[str]) -> None:
-    """The rows follow the camera's measured rate; a wrong main_timeline_fps is noted and not used."""
-    if dataset.main_timeline_fps % dataset.train_hz:
-        notes.append(
-            f"train_hz {dataset.train_hz} does not divide main_timeline_fps {dataset.main_timeline_fps}: "
-            f"the images nearest to {dataset.train_hz} Hz are taken, not every n-th"
-        )
-    if timeline not in topics:
-        return
-    rate = measure_rate(recording.times_ns(recording.topic(timeline)))
-    if rate is not None and abs(rate.hz - dataset.main_timeline_fps) > _RATE_FIT * dataset.main_timeline_fps:
-        notes.append(
-            f"main_timeline_fps is {dataset.main_timeline_fps}, but {timeline} comes at {rate.hz:.2f} Hz: "
-            f"rows are taken at train_hz {dataset.train_hz} of that"
-        )
 
 
 def _cameras(dataset: KuavoDataset, topics: set[str]) -> dict[str, Any]:

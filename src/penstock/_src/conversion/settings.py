@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from dataclasses import field as option
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -39,12 +39,16 @@ def word_of(value: Any) -> str:
     return str(value).strip() if isinstance(value, (str, int, float)) else ""
 
 
-def _length_ns(value: Any) -> int | None:
-    if value is None:
-        return None
-    if (duration_ns := units.parse_duration_ns(value)) <= 0:
-        raise ValueError(f"{value!r} is not a duration: write for example 2s or 500ms")
-    return duration_ns
+def _duration(least: int) -> dict[str, Any]:
+    """Durations of so many nanoseconds at least, or null."""
+
+    def parse(value: Any) -> int | None:
+        duration_ns = None if value is None else units.parse_duration_ns(value)
+        if duration_ns is not None and duration_ns < least:
+            raise ValueError(f"{value!r} is too short: write for example 2s or 500ms")
+        return duration_ns
+
+    return {"parse": parse, "dump": units.duration_text}
 
 
 def _sidecar(value: Any) -> str:
@@ -73,7 +77,7 @@ def _text_topic(value: Any) -> TextTopic | None:
     return config.build(TextTopic, value)
 
 
-_LENGTH = {"parse": _length_ns, "dump": units.duration_text}
+_LENGTH, _TOLERANCE = _duration(1), _duration(0)
 _TEXT = {"parse": _text_topic}
 _WORD = {"parse": _words}
 
@@ -110,10 +114,8 @@ class EpisodeSettings:
                 f"min_length {units.duration_text(self.min_length)} is more than "
                 f"max_length {units.duration_text(self.max_length)}: no episode could be both"
             )
-        if self.subtask is not None and self.subtasks is False:
-            raise ValueError("subtasks: false leaves out the subtasks that episodes.subtask asks for")
-        if self.language and self.subtasks is False:
-            raise ValueError("language: true needs the subtasks that subtasks: false leaves out")
+        if self.subtasks is False and (self.subtask is not None or self.language):
+            raise ValueError("subtasks: false leaves out the subtasks that subtask or language asks for")
 
     @property
     def topics(self) -> frozenset[str]:
@@ -129,14 +131,6 @@ Depth = Literal["metric", "8bit", "off"]
 _NO_CODEC = ("copy", "copy-only", "images", "mjpeg")  # kinds of video that no video encoder makes
 TRANSFORM_TOPIC = "/tf"
 FIXED = "fixed"  # the timeline that follows no topic
-
-
-def _tolerance_ns(value: Any) -> int | None:
-    if value is None:
-        return None
-    if (duration_ns := units.parse_duration_ns(value)) < 0:
-        raise ValueError(f"{value!r} is negative: a tolerance is how far apart two times may lie")
-    return duration_ns
 
 
 def _numbers(value: Any) -> float | tuple[float, ...]:
@@ -184,29 +178,24 @@ def _range_mm(value: Any) -> tuple[float, float] | None:
 def _chunk_rows(value: Any) -> int | Literal["auto"]:
     if value is None:
         return 0
-    return "auto" if value == "auto" else _whole_number(value, 0, "a number of rows, 0, null or auto")
+    if value != "auto" and (type(value) is not int or value < 0):
+        raise ValueError(f"{value!r} is not a number of rows, 0, null or auto")
+    return "auto" if value == "auto" else int(value)
 
 
-def _whole_number(value: Any, least: int, expected: str, most: float = math.inf) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ValueError(f"{value!r} is not {expected}")
-    return value
+def _whole(least: int, most: float = math.inf, *, null: bool = True) -> dict[str, Any]:
+    """The parser of a whole number of this range, or null."""
+
+    def parse(value: Any) -> int | None:
+        if not (null and value is None) and (type(value) is not int or not least <= value <= most):
+            expected = f"{least} or more" if most == math.inf else f"from {least} to {most}"
+            raise ValueError(f"{value!r} is not a whole number, {expected}")
+        return value
+
+    return {"parse": parse}
 
 
-def _percent(value: Any) -> int:
-    return _whole_number(value, 1, "a whole number from 1 to 100", 100)
-
-
-def _not_negative(value: Any) -> int:
-    return _whole_number(value, 0, "a whole number, 0 or more")
-
-
-def _positive(value: Any) -> int | None:
-    return None if value is None else _whole_number(value, 1, "a whole number, 1 or more")
-
-
-def _group_mb(value: Any) -> int | None:
-    return None if value is None else _whole_number(value, 0, "a whole number of MB, 0 or more")
+_POSITIVE, _NOT_NEGATIVE = _whole(1), _whole(0)
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -228,7 +217,7 @@ class TopicSource:
     offset: float | tuple[float, ...] = option(default=0.0, metadata={"parse": _numbers})
     unit: Literal["deg", "rad"] | None = None
     policy: Policy | None = None
-    tolerance: int | None = option(default=None, metadata={"parse": _tolerance_ns, "dump": units.duration_text})
+    tolerance: int | None = option(default=None, metadata=_TOLERANCE)
     time_offset: int = option(default=0, metadata={"parse": units.parse_duration_ns, "dump": units.duration_text})
     time: Clock | None = None
     missing: Missing | None = None
@@ -273,7 +262,6 @@ def _features(value: Any) -> dict[str, FeatureSettings]:
                 "a name with dots is written in brackets: 'features[observation.state]=/joint_states'",
             )
         elif isinstance(entry, Mapping) and "sources" not in entry:
-            _check_keys(entry, [*(each.name for each in fields(TopicSource)), *of_feature], f"features.{key}")
             tree = {name: entry[name] for name in of_feature if name in entry}
             source = {name: each for name, each in entry.items() if name not in of_feature}
             tree["sources"] = [{"topic": TRANSFORM_TOPIC, **source} if "tf" in source else source]
@@ -281,16 +269,6 @@ def _features(value: Any) -> dict[str, FeatureSettings]:
             tree = entry
         built[str(key)] = config.build(FeatureSettings, tree, where=f"features.{key}")
     return built
-
-
-def _check_keys(entry: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    """A feature of one source has the keys of both."""
-    for name in entry:
-        if name not in known:
-            raise ConfigError(
-                f"unknown key {name!r} in {where}{config.did_you_mean(str(name), known)}",
-                hint=f"known keys: {', '.join(known)}",
-            )
 
 
 @dataclass(frozen=True)
@@ -304,10 +282,10 @@ class Flushing:
 class FileSizes:
     """Sizes at which a new file starts, as in LeRobot's info.json."""
 
-    data_mb: int | None = option(default=100, metadata={"parse": _positive})
-    video_mb: int | None = option(default=200, metadata={"parse": _positive})
+    data_mb: int | None = option(default=100, metadata=_POSITIVE)
+    video_mb: int | None = option(default=200, metadata=_POSITIVE)
     # Videos also begin anew with each group of inputs, in its own chunk; 0: never; null: where machines share the work.
-    group_mb: int | None = option(default=None, metadata={"parse": _group_mb})
+    group_mb: int | None = option(default=None, metadata=_NOT_NEGATIVE)
 
 
 @dataclass(frozen=True)
@@ -325,9 +303,9 @@ class Hdf5:
 class Encoding:
     """How images are encoded where they are not copied; what is null follows LeRobot's own default for the codec."""
 
-    quality: int = option(default=95, metadata={"parse": _percent})
+    quality: int = option(default=95, metadata=_whole(1, 100, null=False))
     crf: int | None = None
-    gop: int | None = option(default=None, metadata={"parse": _positive})
+    gop: int | None = option(default=None, metadata=_POSITIVE)
     preset: str | int | None = None
     device: Literal["cpu", "auto", "nvenc", "videotoolbox", "qsv", "vaapi"] = "cpu"
 
@@ -336,13 +314,13 @@ class Encoding:
 class Settings:
     """The whole configuration of a conversion; `penstock inspect BAG --suggest-config` prints one."""
 
-    fps: int | None = option(default=None, metadata={"parse": _positive})
+    fps: int | None = option(default=None, metadata=_POSITIVE)
     timeline: str | None = None
-    stride: int | None = option(default=None, metadata={"parse": _positive})
+    stride: int | None = option(default=None, metadata=_POSITIVE)
     time: Clock = "log"
-    sample_drop: int = option(default=0, metadata={"parse": _not_negative})
+    sample_drop: int = option(default=0, metadata=_whole(0, null=False))
     missing: Missing = "trim"
-    tolerance: int | None = option(default=None, metadata={"parse": _tolerance_ns, "dump": units.duration_text})
+    tolerance: int | None = option(default=None, metadata=_TOLERANCE)
     bad_messages: Literal["drop", "reject"] = "drop"
     bad_episodes: Literal["drop", "reject"] = "reject"
     video: Video = "copy"
@@ -354,7 +332,7 @@ class Settings:
     robot_type: str = "unknown"
     episodes: EpisodeSettings = option(default_factory=EpisodeSettings)
     split_episodes: bool = False
-    image_samples: int | None = option(default=None, metadata={"parse": _positive})
+    image_samples: int | None = option(default=None, metadata=_POSITIVE)
     features: dict[str, FeatureSettings] = option(default_factory=dict, metadata={"parse": _features})
     leave_out: tuple[str, ...] = option(default=(), metadata={"parse": _names})  # of features, not taken over
     rosbag: Flushing = option(default_factory=Flushing)

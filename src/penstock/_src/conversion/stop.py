@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
-import time
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import FrameType
 
 from penstock.errors import Interrupted
 
@@ -44,27 +42,3 @@ class StopSignals:
         if self.is_requested:
             raise KeyboardInterrupt
         self.is_requested = True
-
-
-def resend_signal(number: int, hook: Callable[..., object]) -> None:
-    """Send a signal to the main thread once `hook`, the `sys.unraisablehook` that calls this, has returned.
-
-    What a signal handler raises while Python clears something away (a weak reference, a `__del__`) reaches only that
-    hook. Inside the hook it would be lost again, however long the hook takes on a busy machine.
-    """
-    main_thread = threading.main_thread().ident
-
-    def resend() -> None:
-        time.sleep(0.01)
-        while _is_running(main_thread, hook.__code__):
-            time.sleep(0.01)
-        signal.pthread_kill(main_thread or 0, number)
-
-    threading.Thread(target=resend, name="penstock-resend", daemon=True).start()
-
-
-def _is_running(thread: int | None, code: CodeType) -> bool:
-    frame = sys._current_frames().get(thread or 0)
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return frame is not None

@@ -12,11 +12,10 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock._src.formats.findings import Findings
 from penstock._src.load.clips import torch_loader
@@ -207,7 +206,7 @@ def _steps(config: ClipConfig, findings: Findings, gpus: int | None, steps: int,
     times = measure_steps(config, gpus=gpus, steps=steps, step_ms=step_ms, log=lines.append)
     _count_skipped(times.skipped, findings)
     lines += [f"{label:<9} {text}" for label, text in _step_rows(times)]
-    verdict, knob = advice(times, config)
+    verdict, knob = advice(times)
     lines += [f"{'verdict':<9} {verdict}", *([f"{'change':<9} {knob}"] if knob else [])]
     return CheckPart("steps", tuple(lines), {**asdict(times), "verdict": verdict, "change": knob})
 
@@ -219,18 +218,13 @@ def _step_rows(times: StepTimes) -> Iterator[tuple[str, str]]:
         f"{times.steps:,} batches {step} · data_time={times.data_ms:.1f}ms, {times.slowest_ms:.1f}ms at most · "
         f"first batch after {times.first_s:.1f} s",
     )
-    share = f"{times.cpu_share:.0%} of {times.cpus:g} CPUs, all programs of the machine {times.machine_share:.0%}"
+    share = f"{times.cpu_share:.0%} of {times.cpus:g} CPUs"
     yield "cpu", f"{share} · {times.workers} workers per GPU"
     yield (
         "memory",
         f"{units.format_bytes(times.grown_bytes)} more in all processes · predicted "
         f"{units.format_bytes(times.predicted_bytes)} for training and validation",
     )
-
-
-def whole_images(config: ClipConfig) -> ClipConfig:
-    """The same without a crop and without turning: what the files hold."""
-    return replace(config, data=replace(config.data, crop_size=None, augment=False))
 
 
 _BUSY = 0.85  # of the CPUs granted: from here on more workers have nothing to run on
@@ -247,7 +241,6 @@ class StepTimes:
     slowest_ms: float
     first_s: float  # until the first batch, workers started
     cpu_share: float  # of the CPUs granted, by all processes of the check
-    machine_share: float  # how busy the CPUs of the machine were, by whatever
     cpus: float
     gpus: int
     workers: int  # of one GPU's process
@@ -278,10 +271,9 @@ def measure_steps(
         first_s = time.perf_counter() - began
         for _ in range(loaders.plan.train):
             next(batches)
-        cpu_s, machine, began = _cpu_seconds(), _machine_times(), time.perf_counter()
+        cpu_s, began = _cpu_seconds(), time.perf_counter()
         waits = [_wait_for(batches, step_ms) for _ in range(steps)]
         took_s, cpu_s = time.perf_counter() - began, _cpu_seconds() - cpu_s
-        idle_s, all_s = (_machine_times() - machine).tolist()
         cpus = read_cpu_limit().granted
         stores = [each.store for each in (loaders.train_clips, loaders.val_clips) if each is not None]
         return StepTimes(
@@ -291,7 +283,6 @@ def measure_steps(
             slowest_ms=max(waits),
             first_s=first_s,
             cpu_share=cpu_s / took_s / cpus,
-            machine_share=1 - idle_s / all_s if all_s else 0.0,
             cpus=cpus,
             gpus=loaders.plan.gpus,
             workers=loaders.plan.train,
@@ -327,51 +318,25 @@ def _cpu_seconds() -> float:
     return total
 
 
-def _machine_times() -> NDArray[np.float64]:
-    """Seconds that all CPUs of the machine were idle, and all seconds."""
-    import psutil
-
-    times = psutil.cpu_times()
-    return np.array([times.idle + getattr(times, "iowait", 0.0), sum(times)])
-
-
-def advice(times: StepTimes, config: ClipConfig) -> tuple[str, str | None]:
+def advice(times: StepTimes) -> tuple[str, str | None]:
     """What binds, in one sentence, and the key to change; None where nothing has to be changed."""
     pace = f"a batch every {times.data_ms:.1f} ms"
     if times.step_ms is None:
         verdict = f"the loader gives {pace}: a training step that takes longer does not wait for it"
-        return verdict, f"to make it faster: {_faster(times, config)}"
+        return verdict, f"to make it faster: {_faster(times)}"
     share = times.data_ms / (times.step_ms + times.data_ms)
     if share <= _UNNOTICED:
         return f"compute-bound: the step of {times.step_ms:g} ms waits {times.data_ms:.1f} ms ({share:.0%})", None
     verdict = f"input-bound: the step of {times.step_ms:g} ms waits {times.data_ms:.1f} ms more ({share:.0%})"
-    return verdict, _faster(times, config)
+    return verdict, _faster(times)
 
 
-def _faster(times: StepTimes, config: ClipConfig) -> str:
+def _faster(times: StepTimes) -> str:
     """The key that makes loading faster, by what is short."""
-    share = f"CPU use {times.cpu_share:.0%}"
-    if times.cpu_share < _BUSY <= times.machine_share:
-        return (
-            f"{share}, the machine's CPUs {times.machine_share:.0%}: other programs run on them; measure without these"
-        )
-    more = _more_workers(times)
-    if times.cpu_share < _BUSY and more:
-        return f"{share}, {times.workers} workers per GPU: DATALOADER.TOTAL_WORKERS: {more}"
+    share = f"CPU use {times.cpu_share:.0%}, {times.workers} workers per GPU"
+    if times.cpu_share < _BUSY and times.workers * times.gpus < times.cpus:
+        return f'{share}: DATALOADER.TOTAL_WORKERS: "cpu*0.9", or as many as there are CPUs'
     if times.cache_bytes < times.images_bytes:
         needed_gb = math.ceil(times.images_bytes / 1e8) / 10
         return f"{share}: DATA.USE_RAM_CACHE: true and CACHE_SIZE_GB: {needed_gb:g} keep every image decoded"
-    if times.cpu_share < _BUSY:
-        return f"{share}: it waits for the disk; later epochs come from the cache, or take a faster disk"
-    if config.data.dtype == "float32":
-        return f"{share}: DATA.DTYPE: uint8 hands out bytes, and `prepare` makes floats on the GPU"
-    return f"{share}: every CPU works; later epochs come from the cache of {units.format_bytes(times.cache_bytes)}"
-
-
-def _more_workers(times: StepTimes) -> str | None:
-    """A value of TOTAL_WORKERS that gives more workers, and not more than there are CPUs."""
-    for workers in ("cpu*0.9", int(times.cpus)):
-        plan = split_workers(workers, cpus=times.cpus, gpus=times.gpus)
-        if plan.train > times.workers and plan.train_total <= times.cpus:
-            return f'"{workers}"' if isinstance(workers, str) else str(workers)
-    return None
+    return f"{share}: later epochs come from the cache; DATA.DTYPE: uint8 hands out bytes"

@@ -41,11 +41,6 @@ class SequenceFolders:
     folders: dict[str, Path]
     files: dict[str, tuple[str, ...]]
 
-    @property
-    def label(self) -> str:
-        """As people read it: "train/GOPR0372_07_00"."""
-        return f"{self.split}/{self.name}"
-
 
 def find_sequences(
     sources: Sequence[Path],

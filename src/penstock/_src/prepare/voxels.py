@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,6 @@ from penstock._src.system.files import replacing
 from penstock.errors import OutputExists, OutputFailed, SpikeError
 
 _HEADER_BYTES = 128  # of a `.npy` file with three dimensions
-_AHEAD = 4  # tasks per thread that wait in the queue
 
 
 @dataclass(frozen=True)
@@ -140,19 +138,13 @@ def _folders(store: SpikeStore, voxel_dir: str) -> Iterator[_Folder]:
 
 def _run(tasks: list[VoxelTask], jobs: int) -> Iterator[tuple[VoxelTask, SpikeError | None]]:
     """Each task when it is done, with what was wrong with its spike file."""
-    left = iter(tasks)
-    with ThreadPoolExecutor(max(jobs, 1)) as pool:
-        running: dict[Future[int], VoxelTask] = {}
+
+    def attempt(task: VoxelTask) -> SpikeError | None:
         try:
-            while True:
-                running |= {pool.submit(task.make): task for task in islice(left, _AHEAD * jobs - len(running))}
-                if not running:
-                    return
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    error = future.exception()
-                    if error is not None and not isinstance(error, SpikeError):
-                        raise error
-                    yield running.pop(future), error
-        finally:
-            pool.shutdown(cancel_futures=True)
+            task.make()
+        except SpikeError as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(max(jobs, 1)) as pool:
+        yield from zip(tasks, pool.map(attempt, tasks), strict=True)

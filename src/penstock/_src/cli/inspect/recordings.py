@@ -149,7 +149,7 @@ def _predict(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
         "timeline": plan.settings.timeline,
         "episodes": len(plan.cuts.spans),
         "predicted_peak_bytes": plan.memory.peak_bytes,
-        "budget_bytes": plan.budget_bytes,
+        "budget_bytes": Budget.parse(args.memory).limit_bytes,
         "features": describe_features(plan.columns),
         "alignment": plan.paired.alignment.report.to_json(),
         "notes": [*notes, *plan.cuts.notes, *plan.aligned_notes],

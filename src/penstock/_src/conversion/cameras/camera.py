@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 ImageKind = Literal["jpeg", "png", "raw", "depth", "h264", "h265"]
 CameraImage = EncodedImage | RawImage
+T = TypeVar("T")
 
 _PNG_MAGIC = png.MAGIC
 _FIRST_MESSAGES = 16  # how many are tried for one that can be read
@@ -51,21 +52,19 @@ def first_payloads(recording: Recording, topic: Topic) -> Iterator[memoryview]:
                 yield memoryview(bytes(payload))
 
 
-def first_image(
-    recording: Recording, topic: Topic, reader: ImageReader, usable: Callable[[CameraImage], object], key: str = "NAME"
-) -> CameraImage:
-    """The first frame that `usable` does not refuse, for the feature `key`."""
+def first_usable(
+    recording: Recording, topic: Topic, read: Callable[[memoryview], T], key: str = "NAME", what: str = "image"
+) -> T:
+    """The first message that can be read, for the feature `key`."""
     last: PenstockError | None = None
     for payload in first_payloads(recording, topic):
         try:
-            frame = reader(payload)
-            usable(frame)
-            return frame
+            return read(payload)
         except (ImageError, MessageError, LimitExceeded) as error:
             last = error
     reason = f": {last.message}" if last else ""
-    raise ImageError(
-        f"{recording.path}: {topic.name} has no usable image among its first messages{reason}",
+    raise (ImageError if what == "image" else RecordingError)(
+        f"{recording.path}: {topic.name} has no usable {what} among its first messages{reason}",
         hint="; ".join([*([last.hint] if last and last.hint else []), f"convert without it: leave_out={key}"]),
     )
 
@@ -92,18 +91,27 @@ _DECODE_NS = {"h264": 11.0, "hevc": 20.0, "h265": 20.0, "av1": 12.0, "raw": 1.0}
 _OTHER_DECODE_NS = 5.0  # JPEG, PNG
 
 
-class ImagesToEncode(NamedTuple):
-    """Images of one camera that have to be encoded."""
+class Treatment(NamedTuple):
+    """What becomes of the images of one camera: copied, or encoded in some of the episodes or all."""
 
-    source: str  # codec or kind of what is decoded
+    key: str
+    source: str  # codec or kind of what is there
     stored_as: str
-    frames: int
     size_px: tuple[int, int]
+    frames: int = 0  # that have to be encoded
+    episodes: str = ""  # which of them, where not all: " (3 of 96 episodes)"
 
     @property
     def cpu_s(self) -> float:
         pixels = self.frames * self.size_px[0] * self.size_px[1]
         return pixels * (_ENCODE_NS[self.stored_as] + _DECODE_NS.get(self.source, _OTHER_DECODE_NS)) / 1e9
+
+    def text(self, encoding: Encoding) -> str:
+        in_table = ", in the table" if self.stored_as == "images" else ""
+        if not self.frames:
+            return f"copied as {self.source}{in_table}"
+        codec = "JPEG" if in_table else self.stored_as
+        return f"{self.source} encoded as {codec}{in_table}{self.episodes}, {quality(self.stored_as, encoding)}"
 
 
 def quality(stored_as: str, encoding: Encoding) -> str:
@@ -115,29 +123,20 @@ def quality(stored_as: str, encoding: Encoding) -> str:
     return f"crf {encoder_settings(stored_as, crf=encoding.crf).crf}"
 
 
-def video_lines(
-    cameras: Iterable[tuple[str, str, ImagesToEncode | None]], encoding: Encoding, threads: int
-) -> list[tuple[str, str]]:
-    """The lines of a plan about cameras (key, fate, what has to be encoded of it); those of one fate share a line."""
-    names: dict[str, list[str]] = {}
-    parts: dict[str, list[ImagesToEncode]] = {}
-    for key, image_treatment, encoded in cameras:
-        if encoded is not None:
-            image_treatment = f"{image_treatment}, {quality(encoded.stored_as, encoding)}"
-            parts.setdefault(image_treatment, []).append(encoded)
-        names.setdefault(image_treatment, []).append(key.removeprefix(IMAGE_PREFIX))
+def video_lines(treatments: Iterable[Treatment], encoding: Encoding, threads: int) -> list[tuple[str, str]]:
+    """The lines of a plan about cameras; those that are treated alike share a line."""
+    alike: dict[str, list[Treatment]] = {}
+    for each in treatments:
+        alike.setdefault(each.text(encoding), []).append(each)
     return [
-        (
-            "video",
-            f"{image_treatment}{_time(parts.get(image_treatment, ()), threads)}: {', '.join(names[image_treatment])}",
-        )
-        for image_treatment in names
+        ("video", f"{text}{_time(some, threads)}: {', '.join(each.key.removeprefix(IMAGE_PREFIX) for each in some)}")
+        for text, some in alike.items()
     ]
 
 
-def _time(parts: Sequence[ImagesToEncode], threads: int) -> str:
+def _time(parts: Sequence[Treatment], threads: int) -> str:
     """Cameras of an episode are encoded beside each other, one thread each."""
-    if not parts:
+    if not parts[0].frames:
         return ""
     seconds = sum(part.cpu_s for part in parts) / max(1, min(threads, len(parts)))
     for unit_s, name in ((3600, "h"), (60, "min")):
@@ -198,16 +197,6 @@ class Camera:
         return "mjpeg" if self.output == "copy" and not self.copied else self.output
 
     @property
-    def image_treatment(self) -> str:
-        if self.is_metric and self.depth is not None:
-            kept = "float32 TIFF" if self.depth.values == "32FC1" else "16-bit PNG"
-            return f"depth {'copied' if self.copied else 'kept'} as {kept}, in the table"
-        in_table = self.stored_as == "images"
-        codec = "JPEG" if in_table else self.stored_as
-        image_treatment = f"copied as {self.kind.upper()}" if self.copied else f"encoded as {codec}"
-        return image_treatment + (", in the table" if in_table else "")
-
-    @property
     def why_not_copied(self) -> str | None:
         """Why its images have to be encoded, of a camera that is no stream; None where nothing of them changes."""
         if self.copied or (self.is_metric and not self.resized):
@@ -218,9 +207,13 @@ class Camera:
             return "depth=8bit"
         return f"they are {self.kind.upper() if self.kind == 'png' else self.kind} {self.encoding}".rstrip()
 
-    def to_encode(self, rows: int) -> ImagesToEncode | None:
-        """What has to be encoded of it when so many rows are made."""
-        return None if self.why_not_copied is None else ImagesToEncode(self.kind, self.stored_as, rows, self.size_px)
+    def treatment(self, rows: int) -> Treatment:
+        """What becomes of its images when so many rows are made."""
+        source = self.kind if self.kind == "raw" else self.kind.upper()
+        if self.is_metric and self.depth is not None:
+            source = "float32 TIFF" if self.depth.values == "32FC1" else "16-bit PNG"
+        frames = 0 if self.why_not_copied is None else rows
+        return Treatment(self.key, source, self.stored_as, self.size_px, frames)
 
     def refuse_encoding(self, path: Path) -> None:
         """Refuse a camera, no stream, that cannot be copied where only copies are wanted."""
@@ -273,18 +266,25 @@ def probe_depth(frame: CameraImage) -> DepthInfo:
     return depth.probe_compressed(frame.format, frame.data)
 
 
-def check_kind(topic_name: str, frame: CameraImage) -> None:
-    """Refuse a frame that could be neither depth nor an ordinary camera."""
-    if holds_depth(topic_name, frame):
+def read_image(
+    topic: Topic, reader: ImageReader, payload: memoryview, feature: FeatureSettings | None = None
+) -> CameraImage:
+    """An image that can become what the feature asks for: depth, or an ordinary camera."""
+    frame = reader(payload)
+    asked = None if feature is None else feature.depth
+    if asked in ("metric", "8bit") or (asked is None and holds_depth(topic.name, frame)):
         probe_depth(frame)
     elif isinstance(frame, RawImage):
         raw_image.check_encoding(frame.encoding)
+    elif feature is not None:
+        probe_image(frame)
+    return frame
 
 
 def peek(recording: Recording, topic: Topic) -> DepthInfo | None:
     """What the depth images of a topic are; None for an ordinary camera. Reads its first usable message."""
     reader = ImageReader(recording.decoder(topic))
-    frame = first_image(recording, topic, reader, lambda info: check_kind(topic.name, info))
+    frame = first_usable(recording, topic, lambda payload: read_image(topic, reader, payload))
     return probe_depth(frame) if holds_depth(topic.name, frame) else None
 
 

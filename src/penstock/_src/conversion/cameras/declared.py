@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock._src.conversion.cameras.camera import ImagesToEncode, quality, refusal
+from penstock._src.conversion.cameras.camera import Treatment, quality, refusal
 from penstock._src.conversion.settings import Settings, video_for
 from penstock._src.lerobot.features import Feature
 from penstock._src.lerobot.read.reader import DataSet
@@ -39,20 +39,10 @@ class DeclaredCamera:
     def resized(self) -> bool:
         return self.feature.shape[:2] != self.source.shape[:2]
 
-    def to_encode(self, data: DataSet) -> ImagesToEncode | None:
-        if not self.encoded:
-            return None
+    def treatment(self, data: DataSet, episodes: int) -> Treatment:
         frames = sum(int(data.episodes.length[number]) for number in self.encoded)
-        return ImagesToEncode(self.codec, self.stored_as, frames, self.size_px)
-
-    def image_treatment(self, episodes: int) -> str:
-        kind = self.codec or "images in the table"
-        if not self.encoded:
-            moved = {"images": "copied as they are, in the table"}.get(self.stored_as, f"copied as {kind}")
-            return moved
-        shown = "JPEG in the table" if self.stored_as == "images" else self.stored_as
         some = "" if len(self.encoded) == episodes else f" ({len(self.encoded):,} of {episodes:,} episodes)"
-        return f"{kind} encoded as {shown}{some}"
+        return Treatment(self.key, self.codec or "images", self.stored_as, self.size_px, frames, some)
 
 
 def plan_camera(source: Feature, survey: DataSetSurvey, settings: Settings) -> tuple[DeclaredCamera, list[str]]:
@@ -62,9 +52,11 @@ def plan_camera(source: Feature, survey: DataSetSurvey, settings: Settings) -> t
     size_px = (special.resize if special is not None else None) or settings.resize or source.shape[:2]
     if source.is_depth:
         return _depth_camera(source, survey, video, size_px)
-    if source.dtype == "image":
-        return _from_table(source, survey, video, size_px)
-    return _from_video(source, survey, video, size_px, settings)
+    if source.dtype == "video":
+        return _from_video(source, survey, video, size_px, settings)
+    stored_as = "images" if video in ("copy", "images") else video
+    is_kept = stored_as == "images" and size_px == source.shape[:2]
+    return _camera(source, "", size_px, stored_as, frozenset() if is_kept else frozenset(survey.usable)), []
 
 
 def refuse_encoding(
@@ -87,52 +79,40 @@ def _why_one(camera: DeclaredCamera, survey: DataSetSurvey, number: int) -> str:
     return videos.unmovable.get(number, f"its codec is not {camera.codec} as in the most episodes")
 
 
-def _from_table(
-    source: Feature, survey: DataSetSurvey, video: str, size_px: tuple[int, ...]
-) -> tuple[DeclaredCamera, list[str]]:
-    resized = size_px != source.shape[:2]
-    stored_as = "images" if video in ("copy", "images") else video
-    everything = frozenset(survey.usable)
-    encoded = everything if resized or stored_as != "images" else frozenset[int]()
-    feature = _feature(source, size_px, stored_as)
-    return DeclaredCamera(source.key, source, "", feature, stored_as, encoded), []
-
-
 def _from_video(
     source: Feature, survey: DataSetSurvey, video: str, size_px: tuple[int, ...], settings: Settings
 ) -> tuple[DeclaredCamera, list[str]]:
-    camera = survey.cameras[source.key]
-    codec = camera.codec
-    everything = frozenset(survey.usable)
-    notes: list[str] = []
+    videos = survey.cameras[source.key]
+    codec, everything, notes = videos.codec, frozenset(survey.usable), list[str]()
     resized = size_px != source.shape[:2]
     if video == "images":
-        movable = codec == "mjpeg" and set(camera.codecs) == {"mjpeg"} and not resized
-        encoded, stored_as = (frozenset(camera.unmovable) if movable else everything), "images"
-        return DeclaredCamera(source.key, source, codec, _feature(source, size_px, "images"), stored_as, encoded), notes
+        is_movable = set(videos.codecs) == {"mjpeg"} and not resized
+        return _camera(source, codec, size_px, "images", frozenset(videos.unmovable) if is_movable else everything), []
     target = codec if video == "copy" else video
-    anew = video != "copy" and video == codec and _is_encoding_set(settings)
-    if resized or target != codec or anew:
-        encoded = everything
-    else:
-        other = {number for number, each in zip(survey.usable, camera.codecs, strict=True) if each != codec}
-        encoded = frozenset(camera.unmovable) | other
-        if video == codec and video != "mjpeg":
-            notes.append(f"{source.key} is {codec} already and is copied; encoding.crf, gop or preset encodes it anew")
+    chosen = settings.encoding
+    is_set = any(value is not None for value in (chosen.crf, chosen.gop, chosen.preset))
+    anew = video == codec and is_set
+    encoded = everything if resized or target != codec or anew else _unmovable(videos, survey)
+    if not (resized or anew) and video == codec != "mjpeg":
+        notes.append(f"{source.key} is {codec} already and is copied; encoding.crf, gop or preset encodes it anew")
     if encoded and target not in _ENCODABLE:
         encoded, target = everything, _FALLBACK
-    if encoded and (video == "copy" or video == codec) and not anew:
+    if encoded and video in ("copy", codec) and not anew:
         anew_as = f"{target}, {quality(target, settings.encoding)}"
-        notes.append(_why(source, camera, encoded, anew_as, len(survey.usable), size_px))
-    if camera.retimed and len(encoded) < len(everything):
+        notes.append(_why(source, videos, encoded, anew_as, len(survey.usable), size_px))
+    if videos.retimed and len(encoded) < len(everything):
         notes.append(
-            f"{source.key}: the frames of {camera.retimed:,} episodes lay at other times than their rows, by up to "
-            f"{camera.apart_s:.3g} s; each is now at the time of its row"
+            f"{source.key}: the frames of {videos.retimed:,} episodes lay at other times than their rows, by up to "
+            f"{videos.apart_s:.3g} s; each is now at the time of its row"
         )
-    moved_jpeg = codec == "mjpeg" and video == "copy" and target == "mjpeg" and not encoded
-    stored_as = "copy" if moved_jpeg else target
-    feature = _feature(source, size_px, stored_as)
-    return DeclaredCamera(source.key, source, codec, feature, stored_as, encoded), notes
+    moved_jpeg = target == codec == "mjpeg" and video == "copy" and not encoded
+    return _camera(source, codec, size_px, "copy" if moved_jpeg else target, encoded), notes
+
+
+def _unmovable(videos: CameraSurvey, survey: DataSetSurvey) -> frozenset[int]:
+    """Episodes whose frames cannot be moved, or have another codec than the most."""
+    other = (number for number, each in zip(survey.usable, videos.codecs, strict=True) if each != videos.codec)
+    return frozenset(videos.unmovable) | frozenset(other)
 
 
 def _depth_camera(
@@ -143,25 +123,17 @@ def _depth_camera(
     if video not in ("copy", "images") or size_px != source.shape[:2]:
         notes.append(f"{source.key} holds distances, which encoding would change; it is copied as it is")
     if source.dtype == "image":
-        feature = _feature(source, source.shape[:2], "images")
-        return DeclaredCamera(source.key, source, "", feature, "images", frozenset()), notes
-    camera = survey.cameras[source.key]
-    other = {number for number, each in zip(survey.usable, camera.codecs, strict=True) if each != camera.codec}
-    if camera.unmovable or other:
-        number = min({*camera.unmovable, *other})
-        reason = camera.unmovable.get(number, "another codec than the other episodes")
+        return _camera(source, "", source.shape, "images", frozenset()), notes
+    videos = survey.cameras[source.key]
+    if wrong := _unmovable(videos, survey):
+        number = min(wrong)
+        reason = videos.unmovable.get(number, "another codec than the other episodes")
         raise DataSetError(
             f"{source.key} holds distances, and the frames of episode {number} cannot be moved as they are: {reason}",
             hint="encoding would change the distances; each episode must begin with a key frame of a closed GOP",
         )
     notes.append(f"{source.key}: the statistics of a depth video are not computed")
-    feature = _feature(source, source.shape[:2], camera.codec)
-    return DeclaredCamera(source.key, source, camera.codec, feature, camera.codec, frozenset()), notes
-
-
-def _is_encoding_set(settings: Settings) -> bool:
-    chosen = settings.encoding
-    return any(value is not None for value in (chosen.crf, chosen.gop, chosen.preset))
+    return _camera(source, videos.codec, source.shape, videos.codec, frozenset()), notes
 
 
 def _why(
@@ -178,10 +150,13 @@ def _why(
     return f"{source.key}: {len(encoded):,} of {episodes:,} episodes are encoded anew as {target}: {why}"
 
 
-def _feature(source: Feature, size_px: tuple[int, ...], stored_as: str) -> Feature:
-    info = _kept_info(source.info or {}, video=stored_as != "images")
-    shape = (size_px[0], size_px[1], source.shape[2])
-    return Feature(source.key, "image" if stored_as == "images" else "video", shape, _NAMES, info or None)
+def _camera(
+    source: Feature, codec: str, size_px: tuple[int, ...], stored_as: str, encoded: frozenset[int]
+) -> DeclaredCamera:
+    dtype = "image" if stored_as == "images" else "video"
+    info = _kept_info(source.info or {}, video=dtype == "video")
+    feature = Feature(source.key, dtype, (size_px[0], size_px[1], source.shape[2]), _NAMES, info or None)
+    return DeclaredCamera(source.key, source, codec, feature, stored_as, encoded)
 
 
 def _kept_info(info: Mapping[str, Any], *, video: bool) -> dict[str, Any]:

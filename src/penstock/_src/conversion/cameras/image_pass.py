@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import queue
 import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,6 @@ from penstock._src.profile.record.spans import span
 from penstock._src.system.closing import on_error
 from penstock.errors import ImageError, LimitExceeded, MessageError, PenstockError
 
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
 Step = Callable[[], object]
 
 
@@ -41,90 +38,60 @@ class TaskThread:
     """Jobs are done in the order they were put; `put` waits while `depth` of them are waiting."""
 
     def __init__(self, name: str, depth: int = 2) -> None:
-        self._jobs: queue.Queue[tuple[Step, Step] | None] = queue.Queue(depth)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._room = threading.Semaphore(depth + 1)  # one is under way
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
 
     def put(self, job: Step, after: Step) -> None:
         """Do `job` in its turn; `after`, which gives buffers back, follows even a job that failed or never began."""
         with on_error(after):
             self._raise()
-        self._jobs.put((job, after))
+        self._room.acquire()
+        self._thread.submit(self._do, job, after)
 
     def drain(self) -> None:
         """Wait until everything that was put is done."""
-        self._jobs.join()
+        self._thread.submit(int).result()
         self._raise()
-
-    def close(self) -> None:
-        self._jobs.put(None)
-        self._thread.join()
 
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
 
-    def _work(self) -> None:
-        while True:
-            entry = self._jobs.get()
+    def _do(self, job: Step, after: Step) -> None:
+        # After a failure the rest is taken from the queue undone, so that the reader never waits for ever.
+        try:
             try:
-                if entry is None:
-                    return
-                # After a failure the rest is taken from the queue undone, so that the reader never waits for ever.
-                try:
-                    if self._error is None:
-                        entry[0]()
-                finally:
-                    entry[1]()
-            except BaseException as error:
-                self._error = self._error or error
+                if self._error is None:
+                    job()
             finally:
-                self._jobs.task_done()
+                after()
+        except BaseException as error:
+            self._error = self._error or error
+        finally:
+            self._room.release()
 
     def __enter__(self) -> TaskThread:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # What still waits after a failure of the reader is dropped, not done.
         self._error = self._error or error
-        self.close()
+        self._thread.shutdown()
 
 
-class PassThreads:
+class PassThreads(contextlib.ExitStack):
     """Who helps a pass: a thread that writes, a thread that decodes for the statistics, and a pool that encodes."""
 
     def __init__(self, threads: int) -> None:
-        self._threads = threads
-        self._pool: ThreadPoolExecutor | None = None
-        self.writing = TaskThread("penstock-write", depth=6)
-        self.statistics = TaskThread("penstock-statistics", depth=8)
-
-    @property
-    def pool(self) -> ThreadPoolExecutor:
-        """Made at first use: a pass that copies images never needs it."""
-        if self._pool is None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="penstock-encode")
-        return self._pool
+        super().__init__()
+        self.pool = self.enter_context(ThreadPoolExecutor(threads, thread_name_prefix="penstock-encode"))
+        self.writing = self.enter_context(TaskThread("penstock-write", depth=6))
+        self.statistics = self.enter_context(TaskThread("penstock-statistics", depth=8))
 
     def load_arrow(self) -> None:
         """The first flush will need it; loading it meanwhile costs the pass nothing."""
         self.statistics.put(lambda: importlib.import_module("pyarrow.parquet"), lambda: None)
-
-    def __enter__(self) -> PassThreads:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.statistics.__exit__(kind, error, trace)
-        self.writing.__exit__(kind, error, trace)
-        if self._pool is not None:
-            self._pool.shutdown()
 
 
 PREPARE, STORE = "32_prepare_images", "33_store_images"  # stages of a profile: images of one block

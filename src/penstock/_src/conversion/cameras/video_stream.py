@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._src.conversion.cameras.camera import ImagesToEncode, refusal
+from penstock._src.conversion.cameras.camera import Treatment, refusal
 from penstock._src.conversion.cameras.workers import ImageChanged
 from penstock._src.conversion.inputs.columns import CameraColumn, RecordingColumns
 from penstock._src.conversion.inputs.pairing import CameraRuns, PairedRows
@@ -144,20 +144,14 @@ def unusable_picks(column: CameraColumn, paired: PairedRows, rows: range) -> lis
     return unusable
 
 
-def camera_treatment(
-    column: CameraColumn, paired: PairedRows, episodes: Sequence[range]
-) -> tuple[str, str, ImagesToEncode | None]:
-    """A camera of a plan: its key, what becomes of its images, and what of them has to be encoded."""
+def treatment_of(column: CameraColumn, paired: PairedRows, episodes: Sequence[range]) -> Treatment:
+    """What becomes of a camera's images, for the plan."""
     if column.stream is None:
-        return column.key, column.image_treatment, column.to_encode(sum(map(len, episodes)))
+        return column.treatment(sum(map(len, episodes)))
     spans = [rows for rows in episodes if len(rows)]
     encoded = [rows for rows in spans if why_encoded(column, paired, rows) is not None]
-    if not encoded:
-        return column.key, f"{column.stored_as} moved as it is", None
     some = "" if len(encoded) == len(spans) else f" ({len(encoded):,} of {len(spans):,} episodes)"
-    target = "JPEG, in the table" if column.stored_as == "images" else column.stored_as
-    work = ImagesToEncode(column.kind, column.stored_as, sum(map(len, encoded)), column.size_px)
-    return column.key, f"{column.kind} encoded as {target}{some}", work
+    return Treatment(column.key, column.kind, column.stored_as, column.size_px, sum(map(len, encoded)), some)
 
 
 def refuse_encoding(column: CameraColumn, path: Path, paired: PairedRows, episodes: Sequence[range]) -> None:
@@ -187,11 +181,8 @@ def stream_notes(columns: RecordingColumns, paired: PairedRows, episodes: Sequen
             notes.append(f"{name} moved as it is")
             continue
         why, _ = reasons.most_common(1)[0]
-        text = f"{name} decoded and encoded as {target}, because {why}"
-        if len(spans) > 1:
-            moved = f", {len(spans) - encoded:,} moved as they are" if encoded < len(spans) else ""
-            text += f" (episodes: {encoded:,} encoded{moved})"
-        notes.append(text)
+        some = f" ({encoded:,} of {len(spans):,} episodes)" if len(spans) > 1 else ""
+        notes.append(f"{name} decoded and encoded as {target}, because {why}{some}")
     return notes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,14 +43,9 @@ class EpisodeWriter:
         self._where = f"{owner.root}: episode {owner.episodes}"
         self._task_index = None if task is None else self._number_of(task)
 
-    def __repr__(self) -> str:
-        return f"EpisodeWriter(episode={self._owner.episodes}, rows={self.rows:,}, open={self.is_open})"
-
     def video(self, key: str) -> VideoSink:
         """Where the frames of a video feature go; at commit there must be one per row."""
         self._check_open()
-        if key not in self._cameras:
-            raise DataSetError(f"{self._where}: {key!r} is not a video feature; {sorted(self._cameras)} are")
         return self._sink.video(key)
 
     def adopt_video(self, key: str, root: Path, place: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
@@ -69,18 +64,14 @@ class EpisodeWriter:
         columns: Mapping[str, object],
         *,
         rows: int | None = None,
-        task: str | Sequence[str] | NDArray[np.int64] | None = None,
+        task: NDArray[np.int64] | None = None,
     ) -> None:
         """Flush rows as one group: for every feature but videos an array (n, *shape), or a list of n images.
 
-        `rows` says how many they are; a data set of videos alone needs it. `task`, one text or one per row, is for
-        episodes whose task changes; else it is the episode's. Numbers of tasks are those that `take_tables` gave.
+        `rows` says how many they are; a data set of videos alone needs it. `task`, a number of `take_tables` for each
+        row, is for episodes whose task changes; else it is the episode's.
         """
         self._check_open()
-        expected = {feature.key for feature in self._columns}
-        if set(columns) != expected:
-            missing, extra = sorted(expected - set(columns)), sorted(set(columns) - expected)
-            raise DataSetError(f"{self._where}: columns missing {missing}, unknown {extra}")
         values: dict[str, NDArray[Any] | list[Any]] = {
             feature.key: tables.checked_values(feature, columns[feature.key], self._where) for feature in self._columns
         }
@@ -169,10 +160,8 @@ class EpisodeWriter:
         tasks = tuple(self._row_tasks)
         if not tasks and self._task is not None:
             tasks = (self._task,)
-            if (number := self._number_of(self._task)) != self._task_index:
-                raise DataSetError(f"{self._where}: task {self._task!r} got the number {number} after its first rows")
             for start in range(0, self.rows, _FILL_ROWS):
-                self._numeric("task_index").add(np.full((min(_FILL_ROWS, self.rows - start), 1), number))
+                self._numeric("task_index").add(np.full((min(_FILL_ROWS, self.rows - start), 1), self._task_index))
         finished = self._sink.finish()
         record = EpisodeRecord(
             episode_index=self._owner.episodes,
@@ -192,58 +181,33 @@ class EpisodeWriter:
         self.is_open = False
         return record
 
-    def _task_numbers(self, task: str | Sequence[str] | NDArray[np.int64] | None, count: int) -> NDArray[np.int64]:
+    def _task_numbers(self, task: NDArray[np.int64] | None, count: int) -> NDArray[np.int64]:
         if task is None:
-            if self._row_tasks:
-                raise DataSetError(f"{self._where}: earlier rows name their task, so these must, too")
             if self._task_index is None:
                 raise DataSetError(
                     f"{self._where}: no task was named", hint="episode(task=…) takes a short description"
                 )
             return np.full(count, self._task_index, dtype=np.int64)
-        if self.rows and not self._row_tasks:
-            raise DataSetError(f"{self._where}: earlier rows name no task, so these cannot")
-        if self._task is not None:
-            raise DataSetError(f"{self._where}: its task is {self._task!r}, so rows cannot name others")
-        if isinstance(task, np.ndarray):
-            if len(task) != count:
-                raise DataSetError(f"{self._where}: {len(task)} tasks for {count} rows")
-            used, first = np.unique(task, return_index=True)
-            for number in used[np.argsort(first)].tolist():
-                self._row_tasks.setdefault(self._owner.tasks.texts[number], number)
-            return task.astype(np.int64)
-        texts = [task] * count if isinstance(task, str) else list(task)
-        if len(texts) != count:
-            raise DataSetError(f"{self._where}: {len(texts)} tasks for {count} rows")
-        for text in dict.fromkeys(texts):
-            if text not in self._row_tasks:
-                self._row_tasks[text] = self._number_of(text)
-        return np.array([self._row_tasks[text] for text in texts], dtype=np.int64)
+        used, first = np.unique(task, return_index=True)
+        for number in used[np.argsort(first)].tolist():
+            self._row_tasks.setdefault(self._owner.tasks.texts[number], number)
+        return task.astype(np.int64)
 
     def _number_of(self, task: str) -> int:
         """The number that the task has, or will have when this episode is committed."""
-        known = self._owner.tasks.number(task)
-        if known is not None:
-            return known
         try:
             task.encode()
         except (UnicodeEncodeError, AttributeError):
             raise DataSetError(f"{self._where}: the task {task!r} is not text that UTF-8 can hold") from None
-        count = len(self._owner.tasks.texts)
-        return count + sum(number >= count for number in self._row_tasks.values())
+        known = self._owner.tasks.number(task)
+        return len(self._owner.tasks.texts) if known is None else known
 
     def _numeric(self, key: str) -> NumericStats:
-        entry = self._stats[key]
-        if not isinstance(entry, NumericStats):
-            raise DataSetError(f"{self._where}: {key!r} has no numeric statistics")
-        return entry
+        return cast(NumericStats, self._stats[key])
 
     def _camera_stats(self, key: str) -> ImageStats:
         self._check_open()
-        entry = self._stats.get(key)
-        if not isinstance(entry, ImageStats):
-            raise DataSetError(f"{self._where}: {key!r} is not a camera")
-        return entry
+        return cast(ImageStats, self._stats[key])
 
     def _check_open(self) -> None:
         if not self.is_open:

@@ -21,7 +21,6 @@ from penstock._src.conversion.commit.writer import DataSetWriter, EpisodeWriter
 from penstock._src.conversion.commit.writing import JobInputs
 from penstock._src.conversion.inputs.input import Input, State
 from penstock._src.lerobot.feature_stats import new_stats
-from penstock._src.lerobot.features import Feature
 from penstock._src.lerobot.stats import ImageStats
 from penstock._src.lerobot.tasks import renumber, renumbered
 from penstock._src.system.closing import on_error
@@ -39,9 +38,6 @@ class JoinedEpisode(NamedTuple):
     root: Path
     header: Header
     record: EpisodeRecord
-    # The numbers that the worker output gave to the tasks of this episode.
-    task_texts: Mapping[int, str]
-    # The tables that its input has, by the numbers of the worker output; none where the rows name texts.
     tables: Mapping[str, Sequence[str]]
 
 
@@ -135,29 +131,25 @@ def _is_usable(root: Path, episodes: int) -> bool:
     return extent is not None and extent[0] <= episodes <= sum(extent)
 
 
-def episodes_of(worker_output: Path | str) -> Iterator[JoinedEpisode]:
-    """The episodes that a worker output has committed by now, in order."""
-    return (each for each in entries_of(worker_output) if isinstance(each, JoinedEpisode))
-
-
 def entries_of(worker_output: Path | str) -> Iterator[JoinedEpisode | Mapping[str, Any]]:
     """The episodes and the notes of a worker output, in the order in which it wrote them."""
     root = Path(worker_output)
     journal = Journal.read(root)
     if not journal.header.is_worker_output:
         raise DataSetError(f"{root}: this data set was not written as a worker output")
-    numbers: dict[str, int] = {}
-    tables: dict[str, list[str]] = {}
-    for entry in journal.records("texts"):
-        tables.setdefault(entry["table"], []).extend(entry["texts"])
+    tables: dict[str, list[str]] = {"tasks": []}
+    takes_tables = False
     for entry in journal.records():
-        if entry["type"] == "note":
+        if entry["type"] == "texts":
+            takes_tables = True
+            tables = {**tables, entry["table"]: [*tables.get(entry["table"], ()), *entry["texts"]]}
+        elif entry["type"] == "note":
             yield entry["note"]
-        if entry["type"] != "episode":
-            continue
-        record = EpisodeRecord.from_json(entry, str(journal.path))
-        texts = {numbers.setdefault(task, len(numbers)): task for task in record.tasks}
-        yield JoinedEpisode(root, journal.header, record, texts, tables)
+        elif entry["type"] == "episode":
+            record = EpisodeRecord.from_json(entry)
+            yield JoinedEpisode(root, journal.header, record, tables if takes_tables or record.names_tasks else {})
+            if new := [task for task in record.tasks if task not in tables["tasks"]]:
+                tables = {**tables, "tasks": [*tables["tasks"], *new]}
 
 
 def join_episode(joined: JoinedEpisode, writer: DataSetWriter, *, adopt: bool = False) -> EpisodeWriter:
@@ -167,14 +159,13 @@ def join_episode(joined: JoinedEpisode, writer: DataSetWriter, *, adopt: bool = 
     """
     from penstock._src.lerobot.write.replay import copy_frames
 
-    _check_fits(joined, writer)
     record, where = joined.record, f"{joined.root}: episode {joined.record.episode_index}"
     if record.kept is None:
         raise DataSetCorrupt(f"{where} lacks what a worker output keeps")
     kept = snapshot.read(joined.root / OWN_DIR, record.kept)
     task = None if record.names_tasks else record.tasks[0]
     episode = writer.episode(rows=record.announced_rows, task=task)
-    try:
+    with on_error(episode.abort):
         for feature in joined.header.description.cameras:
             if not (adopt and episode.adopt_video(feature.key, joined.root, record.place, kept)):
                 copy_frames(joined.root, feature.key, record.place, kept, episode.video(feature.key))
@@ -184,25 +175,7 @@ def join_episode(joined: JoinedEpisode, writer: DataSetWriter, *, adopt: bool = 
                 episode.add_image_stats(key, type(empty).from_state(kept["stats"][key]))
         if episode.rows != record.rows:
             raise DataSetCorrupt(f"{where}: {episode.rows} of {record.rows} rows")
-    except (KeyError, TypeError, ValueError) as error:
-        episode.abort()
-        raise DataSetCorrupt(f"{where}: what the worker output keeps cannot be used: {error!r}") from error
-    except BaseException:
-        episode.abort()
-        raise
     return episode
-
-
-def _check_fits(joined: JoinedEpisode, writer: DataSetWriter) -> None:
-    def shape_of(features: Sequence[Feature]) -> list[tuple[str, str, tuple[int, ...]]]:
-        return [(feature.key, feature.dtype, feature.shape) for feature in features]
-
-    other = joined.header.description
-    own, shape = shape_of(writer.features), shape_of(other.features)
-    if (writer.fps, own) != (other.fps, shape):
-        raise DataSetError(
-            f"{joined.root}: {other.fps} fps, {shape} cannot be joined into {writer.root}: {writer.fps} fps, {own}"
-        )
 
 
 def _copy_rows(joined: JoinedEpisode, episode: EpisodeWriter) -> None:
@@ -211,10 +184,7 @@ def _copy_rows(joined: JoinedEpisode, episode: EpisodeWriter) -> None:
     features = joined.header.description.features
     numbers = episode.take_tables(joined.tables)
     for rows in read_rows(joined.root, joined.record.episode_index, features):
-        tasks: Any = None
         renumber(features, rows.values, numbers, rows.where)
-        if joined.record.names_tasks and "tasks" in numbers:
-            tasks = renumbered(rows.task_index, numbers["tasks"], rows.where)
-        elif joined.record.names_tasks:
-            tasks = [joined.task_texts[index] for index in rows.task_index.tolist()]
+        names_tasks = joined.record.names_tasks
+        tasks = renumbered(rows.task_index, numbers["tasks"], rows.where) if names_tasks else None
         episode.write_rows(rows.values, rows=rows.count, task=tasks)

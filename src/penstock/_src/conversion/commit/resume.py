@@ -79,8 +79,7 @@ def _identity(job: Job) -> dict[str, Any]:
 
 def batches(journal: Journal) -> list[Sequence[Mapping[str, Any]]]:
     """The inputs that went into a data set, those of each call that gave some."""
-    later = [note["append"]["sources"] for note in journal.notes() if "append" in note]
-    return [journal.identity["sources"], *later]
+    return [journal.identity["sources"], *(each["sources"] for each in _appended(journal))]
 
 
 def _sources(journal: Journal) -> list[Mapping[str, Any]]:
@@ -106,7 +105,7 @@ def resume_job(job: Job, building: OutputDirectory, *, appends: bool) -> None:
 
 def _resume(job: Job, building: OutputDirectory, writer: DataSetWriter) -> None:
     before = writer.journal.identity
-    if _appended(writer):
+    if _appended(writer.journal):
         raise UsageError(
             f"{building.root} is a data set to which inputs were being appended",
             hint="give --append with --resume, and the inputs of that call",
@@ -117,7 +116,7 @@ def _resume(job: Job, building: OutputDirectory, writer: DataSetWriter) -> None:
 
 
 def _append(job: Job, building: OutputDirectory, writer: DataSetWriter) -> None:
-    before, earlier = writer.journal.identity, _appended(writer)
+    before, earlier = writer.journal.identity, _appended(writer.journal)
     now = _identity(job)
     _refuse(building, _changed(before, now, job.settings))
     known = _sources(writer.journal)
@@ -162,8 +161,8 @@ def plan_append(job: Job, journal: Journal) -> tuple[DatasetSpec, list[dict[str,
     return _spec_before(before, job.settings.task, job.settings), fresh
 
 
-def _appended(writer: DataSetWriter) -> list[Mapping[str, Any]]:
-    return [note["append"] for note in writer.journal.notes() if "append" in note]
+def _appended(journal: Journal) -> list[Mapping[str, Any]]:
+    return [note["append"] for note in journal.notes() if "append" in note]
 
 
 def _fresh(job: Job, known: Sequence[Mapping[str, Any]], sources: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,6 @@ from penstock._src.system.files import write_file
 from penstock.errors import DataSetCorrupt, os_errors
 
 _MAGIC = b"penstock state 1\n"
-_LARGE_BYTES = 64 << 10
 
 
 class SavedState(NamedTuple):
@@ -39,7 +38,7 @@ class SavedState(NamedTuple):
 
 def write(path: Path, tree: Mapping[str, Any], *, fsync: bool) -> SavedState:
     """Write a tree of JSON values, arrays and bytes; the file counts once what this returns is written down."""
-    pieces = _collected(_encode(tree))
+    pieces = _encode(tree)
     crc = size_bytes = 0
 
     def counted() -> Iterator[bytes | memoryview]:
@@ -67,10 +66,7 @@ def read(directory: Path, saved: SavedState) -> dict[str, Any]:
             f"checksum {saved.crc:08x})",
             hint="the data set cannot be continued; convert its recordings again",
         )
-    try:
-        return _decode(memoryview(data))
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        raise DataSetCorrupt(f"{path}: not a state that this version of penstock wrote: {error}") from error
+    return _decode(memoryview(data))
 
 
 def _encode(tree: Mapping[str, Any]) -> list[bytes | memoryview]:
@@ -95,23 +91,8 @@ def _encode(tree: Mapping[str, Any]) -> list[bytes | memoryview]:
     return [_MAGIC, len(head).to_bytes(8, "little"), head, *payloads]
 
 
-def _collected(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """Small pieces joined, so that each is not a call of its own; large ones as they are."""
-    small = bytearray()
-    for piece in pieces:
-        if len(piece) < _LARGE_BYTES:
-            small += piece
-            continue
-        yield bytes(small)
-        small.clear()
-        yield piece
-    yield bytes(small)
-
-
 def _decode(data: memoryview) -> dict[str, Any]:
     start = len(_MAGIC) + 8
-    if bytes(data[: len(_MAGIC)]) != _MAGIC:
-        raise ValueError(f"it begins with {bytes(data[: len(_MAGIC)])!r}")
     stop = start + int.from_bytes(data[len(_MAGIC) : start], "little")
     rest = data[stop:]
 

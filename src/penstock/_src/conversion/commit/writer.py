@@ -86,7 +86,7 @@ class _Committed:
                 seen_tasks.update(entry["texts"] if entry["table"] == "tasks" else ())
             if kind != "episode":
                 continue
-            record = EpisodeRecord.from_json(entry, str(journal.path))
+            record = EpisodeRecord.from_json(entry)
             if (record.episode_index, record.first_row) != (self.episodes, self.frames) or record.rows < 1:
                 raise DataSetCorrupt(
                     f"{journal.path}: episode {record.episode_index} (row {record.first_row:,}, {record.rows:,} rows) "
@@ -191,15 +191,9 @@ class DataSetWriter:
         for name, texts in committed.tables.items():
             self.tables[name].add(texts)
         self.episodes, self.frames = committed.episodes, committed.frames
-        try:
-            if state is not None:
-                self._stats = {key: type(entry).from_state(state["stats"][key]) for key, entry in self._stats.items()}
-            self.sink.restore(state)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise DataSetCorrupt(f"{self.root}: the state of the data set cannot be used: {error!r}") from error
-
-    def __repr__(self) -> str:
-        return f"DataSetWriter({str(self.root)!r}, episodes={self.episodes}, frames={self.frames:,})"
+        if state is not None:
+            self._stats = {key: type(entry).from_state(state["stats"][key]) for key, entry in self._stats.items()}
+        self.sink.restore(state)
 
     def episode(self, *, rows: int | None = None, task: str | None = None) -> EpisodeWriter:
         """Begin the next episode; one at a time. `task` is left out where the rows name theirs.
@@ -304,8 +298,7 @@ class DataSetWriter:
             self.stop()
 
     def abandon(self) -> None:
-        """Stop at once, whatever is wrong: as `leave`, but it never fails. What was committed can be resumed."""
-        # The error that made the caller give up counts, not the ones that follow from it; `resume` needs no help.
+        """As `leave`, after an error: the ones that follow from it do not count, and `resume` needs no help."""
         with contextlib.suppress(PenstockError):
             self.leave()
 

@@ -34,7 +34,6 @@ from penstock.errors import AlignError, DataSetError
 SUBTASK = "subtask"  # the feature that holds the subtask of each row
 OUTSIDE, TOO_SHORT, DISCARDED = "outside", "too_short", "discarded"
 PERSISTENT = "language_persistent"  # LeRobot's own column for them
-_LISTED_EMPTY = 3
 _MOST_ENTRIES = 500
 
 
@@ -89,12 +88,8 @@ class EpisodeCut(NamedTuple):
 
     def subtasks_of(self, start: int, stop: int) -> list[str]:
         """The subtask of each row, '' where there is none."""
-        begins = [row for row, _ in self.subtasks]
-        names = []
-        for row in range(start, stop):
-            place = bisect_right(begins, row)
-            names.append(self.subtasks[place - 1][1] if place else "")
-        return names
+        begins, texts = [row for row, _ in self.subtasks], ["", *(text for _, text in self.subtasks)]
+        return [texts[bisect_right(begins, row)] for row in range(start, stop)]
 
 
 class Cuts(NamedTuple):
@@ -136,21 +131,14 @@ def read_marks(recording: Recording, settings: Settings) -> Marks:
     unreadable: list[TopicTexts] = []
     windows = beside.windows or (WHOLE,)
     if episodes.topic is not None:
-        windows, more, unreadable = read_windows(recording, episodes, clock)
-        notes += more
+        windows, unreadable = read_windows(recording, episodes, clock)
         if beside.windows:
             notes.append(f"the episodes of {beside.files[0].name} are not used: episodes.topic marks them")
-    tasks = None if episodes.task is None else read_texts(recording, episodes.task.topic, episodes.task.field, clock)
-    spoken = (
-        None
-        if episodes.subtask is None
-        else read_texts(recording, episodes.subtask.topic, episodes.subtask.field, clock)
+    tasks, spoken = (
+        None if each is None else read_texts(recording, each.topic, each.field, clock)
+        for each in (episodes.task, episodes.subtask)
     )
-    unreadable = [
-        topic_texts
-        for topic_texts in (*unreadable, tasks, spoken)
-        if topic_texts is not None and topic_texts.unreadable
-    ]
+    unreadable = [each for each in (*unreadable, tasks, spoken) if each is not None and each.unreadable]
     task = settings.task
     if beside.task and (episodes.sidecar != AUTO or settings.task == Settings.task):
         task = beside.task
@@ -158,10 +146,8 @@ def read_marks(recording: Recording, settings: Settings) -> Marks:
         notes.append(f"{beside.files[0].name} names another task; the task of the configuration is used")
     if beside.files:
         notes.append(f"tasks and episodes from {', '.join(path.name for path in beside.files)}")
-    for topic_texts in unreadable:
-        notes.append(
-            f"{topic_texts.topic}: {topic_texts.unreadable:,} messages cannot be read, the first: {topic_texts.reason}"
-        )
+    for each in unreadable:
+        notes.append(f"{each.topic}: {each.unreadable:,} messages cannot be read, the first: {each.reason}")
     marks = Marks(
         str(recording.path),
         recording.start_ns,
@@ -170,7 +156,7 @@ def read_marks(recording: Recording, settings: Settings) -> Marks:
         tasks,
         beside.subtasks if spoken is None else spoken,
         tuple(notes),
-        {f"unusable message: {topic_texts.topic}": topic_texts.unreadable for topic_texts in unreadable},
+        {f"unusable message: {each.topic}": each.unreadable for each in unreadable},
     )
     if settings.episodes.subtasks is False and marks.has_subtasks:
         left_out = "subtasks are left out: the data set was started without them (episodes.subtasks=true keeps them)"
@@ -329,9 +315,8 @@ def _notes(
     marks: Marks, empty: Sequence[EpisodeWindow], left_out: Mapping[str, int], min_length_ns: int | None
 ) -> Iterator[str]:
     if empty:
-        shown = ", ".join(_times(window, marks.start_ns) for window in empty[:_LISTED_EMPTY])
-        more = ", …" if len(empty) > _LISTED_EMPTY else ""
-        yield f"{len(empty):,} episodes have no row and are left out: {shown}{more}"
+        first_s = max(empty[0].begin_ns - marks.start_ns, 0) / 1e9
+        yield f"{len(empty):,} episodes have no row and are left out, the first at {first_s:.3f} s"
     if left_out.get(TOO_SHORT):
         yield f"{_rows(left_out[TOO_SHORT])} in episodes shorter than {units.duration_text(min_length_ns or 0)}"
     if left_out.get(DISCARDED):
@@ -342,8 +327,3 @@ def _notes(
 
 def _rows(count: int) -> str:
     return "1 row is" if count == 1 else f"{count:,} rows are"
-
-
-def _times(window: EpisodeWindow, start_ns: int) -> str:
-    end = "the end" if window.end_ns == LATEST_NS else f"{(window.end_ns - start_ns) / 1e9:.3f} s"
-    return f"{max(window.begin_ns - start_ns, 0) / 1e9:.3f} s … {end}"

@@ -1,9 +1,9 @@
-"""What topics say from time to time (texts, start and stop words, service calls), and the episodes that they mark."""
+"""What topics say from time to time (texts, start and stop words), and the episodes that they mark."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from penstock._src.conversion.settings import Clock, EpisodeSettings, word_of
 from penstock._src.recordings.messages.decoder import MessageDecoder
-from penstock._src.recordings.messages.definitions import EVENT_INFO_TYPE, HEADER_TYPE, FieldType, MessageDef
+from penstock._src.recordings.messages.definitions import HEADER_TYPE, FieldType, MessageDef
 from penstock._src.recordings.messages.paths import parse_path
 from penstock._src.recordings.recording import Recording, Topic
 from penstock.errors import AlignError, ConfigError, LimitExceeded, MessageError
@@ -23,7 +23,6 @@ MAX_TEXT_CHARACTERS = 10_000
 MAX_TEXTS_BYTES = 16 << 20  # of all distinct texts of a topic together
 # Fields that hold what a message is about, where it has several.
 _TELLING = ("data", "text", "task", "instruction", "event", "command", "state", "status", "name", "value", "success")
-_REQUESTS, _RESPONSES = (0, 1), (2, 3)  # service_msgs/ServiceEventInfo: sent, received
 _SAME_WORDS = {"1": "true", "0": "false"}
 
 
@@ -40,9 +39,6 @@ class TopicTexts:
 
     def __len__(self) -> int:
         return int(self.times_ns.size)
-
-    def __repr__(self) -> str:
-        return f"TopicTexts({self.topic!r}, {len(self):,} messages, {len(self.texts)} texts)"
 
     def matching(self, words: Sequence[str]) -> NDArray[np.bool_]:
         """Which messages say one of the words; 1 and true, 0 and false are the same word."""
@@ -64,30 +60,30 @@ def read_texts(
     """All messages of a topic as texts; without `need_text` a type that holds none says ''."""
     topic = recording.topic(name)
     decoder = recording.decoder(topic)
-    collected = _TextCollector()
-    if _is_service_event(decoder):
-        _collect_calls(recording, topic, decoder, field, collected, need_text)
+    path = field or _only_word(decoder.message)
+    if path is None and need_text:
+        raise ConfigError(
+            f"{recording.path}: {name} ({topic.type}) has no obvious field with a word or a text",
+            hint="name it: episodes.field for the topic that marks episodes, {topic: …, field: …} for texts",
+        )
+    if path is None:
+        collected = _Collected(array("q", range(topic.count)), array("i", bytes(4 * topic.count)), {"": 0})
     else:
-        path = field or _only_word(decoder.message)
-        if path is None and need_text:
-            raise ConfigError(
-                f"{recording.path}: {name} ({topic.type}) has no obvious field with a word or a text",
-                hint="name it: episodes.field for the topic that marks episodes, {topic: …, field: …} for texts",
-            )
-        _collect_texts(recording, topic, decoder, path, collected)
-    return collected.attribute(topic, _times_ns(recording, topic, decoder, clock))
+        collected = _collect(recording, topic, decoder, path)
+    # By the clock of the rows where the messages have it: a std_msgs/String has no stamp.
+    by_header = clock == "header" and decoder.has_header
+    times_ns = recording.header_times_ns(topic) if by_header else recording.times_ns(topic)
+    own_ns = times_ns[np.array(collected.numbers, np.int64)]
+    order = np.argsort(own_ns, kind="stable")
+    which = np.array(collected.which, np.int32)[order]
+    return TopicTexts(topic.name, own_ns[order], which, tuple(collected.texts), collected.unreadable, collected.reason)
 
 
 def is_switch(recording: Recording, name: str, field: str | None) -> bool:
     """Whether the word of a topic is a bool: true starts, false stops."""
     decoder = recording.decoder(recording.topic(name))
-    if _is_service_event(decoder):
-        request = _part(decoder, "request")
-        path = field or (None if request is None else _only_word(request))
-        kind = None if request is None or path is None else request.field(path)
-    else:
-        path = field or _only_word(decoder.message)
-        kind = None if path is None else decoder.field_at(parse_path(path))
+    path = field or _only_word(decoder.message)
+    kind = None if path is None else decoder.field_at(parse_path(path))
     return kind is not None and kind.type.kind == "primitive" and kind.type.name == "bool"
 
 
@@ -102,88 +98,52 @@ def _is_word(kind: FieldType) -> bool:
     return kind.kind in ("string", "wstring") or (kind.kind == "primitive" and kind.name not in ("time", "duration"))
 
 
-def _times_ns(recording: Recording, topic: Topic, decoder: MessageDecoder, clock: Clock) -> NDArray[np.int64]:
-    """By the clock of the rows where the messages have it: a std_msgs/String has no stamp."""
-    return recording.header_times_ns(topic) if clock == "header" and decoder.has_header else recording.times_ns(topic)
+class _Collected(NamedTuple):
+    """Messages by number, and which of the texts each says; equal texts are kept once."""
+
+    numbers: array[int]
+    which: array[int]
+    texts: dict[str, int]
+    unreadable: int = 0
+    reason: str = ""
 
 
-class _TextCollector:
-    """Message numbers and texts as they are read; equal texts are kept once."""
-
-    def __init__(self) -> None:
-        self._numbers, self._which = array("q"), array("i")
-        self._texts: dict[str, int] = {}
-        self._bytes = 0
-        self._unreadable = 0
-        self._reason = ""
-
-    def add(self, number: int, text: str) -> None:
-        if len(text) > MAX_TEXT_CHARACTERS:
-            raise MessageError(f"a text of {len(text):,} characters; {MAX_TEXT_CHARACTERS:,} are read")
-        place = self._texts.get(text)
-        if place is None:
-            self._bytes += len(text)
-            if self._bytes > MAX_TEXTS_BYTES:
-                raise LimitExceeded(
-                    f"the texts of a topic are longer than {MAX_TEXTS_BYTES:,} characters together",
-                    size=self._bytes,
-                    limit=MAX_TEXTS_BYTES,
-                    hint="it does not look like a topic of tasks or words; choose another field",
-                )
-            place = self._texts[text] = len(self._texts)
-        self._numbers.append(number)
-        self._which.append(place)
-
-    def add_unreadable(self, error: MessageError) -> None:
-        self._unreadable += 1
-        self._reason = self._reason or error.message
-
-    def attribute(self, topic: Topic, times_ns: NDArray[np.int64]) -> TopicTexts:
-        numbers = np.array(self._numbers, np.int64)
-        which = np.array(self._which, np.int32)
-        own_ns = times_ns[numbers]
-        order = np.argsort(own_ns, kind="stable")
-        return TopicTexts(topic.name, own_ns[order], which[order], tuple(self._texts), self._unreadable, self._reason)
-
-
-def _collect_texts(
-    recording: Recording, topic: Topic, decoder: MessageDecoder, path: str | None, collected: _TextCollector
-) -> None:
-    if path is None:
-        for number in range(topic.count):
-            collected.add(number, "")
-        return
-    kind = decoder.field_at(parse_path(path))
-    last = parse_path(path).parts[-1] if parse_path(path).parts else None
+def _collect(recording: Recording, topic: Topic, decoder: MessageDecoder, path: str) -> _Collected:
+    parsed = parse_path(path)
+    kind, last = decoder.field_at(parsed), parsed.parts[-1] if parsed.parts else None
     if kind is None or not (_is_word(kind.type) or isinstance(last and last.selector, int)):
         raise ConfigError(f"field {path!r} of {topic.name} ({topic.type}) is neither a text, a number nor a bool")
-    is_bool = kind.type.name == "bool"
+    numbers, which, texts = array("q"), array("i"), dict[str, int]()
+    characters = unreadable = 0
+    reason = ""
     read = decoder.reader([path])
     for number, payload in recording.payloads(topic):
         if payload is None:
             continue  # what lies in a damaged chunk is counted by the recording itself
         try:
             value = read(payload)[0]
-            collected.add(number, _text_of(bool(value) if is_bool else value))
+            text = _text_of(bool(value) if kind.type.name == "bool" else value)
+            if len(text) > MAX_TEXT_CHARACTERS:
+                raise MessageError(f"a text of {len(text):,} characters; {MAX_TEXT_CHARACTERS:,} are read")
         except MessageError as error:
-            collected.add_unreadable(error)
+            unreadable, reason = unreadable + 1, reason or error.message
+            continue
+        if text not in texts:
+            characters += len(text)
+        if characters > MAX_TEXTS_BYTES:
+            raise LimitExceeded(
+                f"the texts of a topic are longer than {MAX_TEXTS_BYTES:,} characters together",
+                size=characters,
+                limit=MAX_TEXTS_BYTES,
+                hint="it does not look like a topic of tasks or words; choose another field",
+            )
+        numbers.append(number)
+        which.append(texts.setdefault(text, len(texts)))
+    return _Collected(numbers, which, texts, unreadable, reason)
 
 
 def _text_of(value: Any) -> str:
     return value if isinstance(value, str) else word_of(value.item() if hasattr(value, "item") else value)
-
-
-# ── service calls: introspection records up to four messages for each ────────────────────────────────────────────────
-
-
-def _is_service_event(decoder: MessageDecoder) -> bool:
-    info = decoder.message.field("info")
-    return info is not None and info.type.name == EVENT_INFO_TYPE
-
-
-def _part(decoder: MessageDecoder, name: str) -> MessageDef | None:
-    field = decoder.message.field(name)
-    return None if field is None or field.type.kind != "message" else decoder.definition(field.type.name)
 
 
 def _only_word(message: MessageDef) -> str | None:
@@ -191,50 +151,8 @@ def _only_word(message: MessageDef) -> str | None:
     return names[0] if len(names) == 1 else next((name for name in _TELLING if name in names), None)
 
 
-def _collect_calls(
-    recording: Recording,
-    topic: Topic,
-    decoder: MessageDecoder,
-    field: str | None,
-    collected: _TextCollector,
-    need_text: bool,
-) -> None:
-    """Each call once, at its first message; calls that were answered with `success: false` did nothing."""
-    request = _part(decoder, "request")
-    word = field or (None if request is None else _only_word(request))
-    if field is not None and (request is None or request.field(field) is None):
-        raise ConfigError(f"the request of {topic.name} ({topic.type}) has no field {field!r}")
-    if word is None and need_text:
-        raise ConfigError(
-            f"{topic.name} ({topic.type}): its requests hold no word",
-            hint="leave out start and stop: every call then begins an episode, and stop_topic names what ends it",
-        )
-    calls: dict[tuple[Any, ...], list[Any]] = {}  # first message, word, refused
-    decode: Callable[[memoryview], dict[str, Any]] = decoder.decode
-    for number, payload in recording.payloads(topic):
-        if payload is None:
-            continue
-        try:
-            message = decode(payload)
-        except MessageError as error:
-            collected.add_unreadable(error)
-            continue
-        info = message["info"]
-        key = (*np.asarray(info["client_gid"]).ravel().tolist(), int(info["sequence_number"]))
-        call = calls.setdefault(key, [number, "", False])
-        if int(info["event_type"]) in _REQUESTS and word is not None and message["request"]:
-            call[1] = call[1] or _text_of(message["request"][0][word])
-        if int(info["event_type"]) in _RESPONSES and message["response"]:
-            answer = message["response"][0]
-            call[2] = call[2] or ("success" in answer and not answer["success"])
-    for number, text, refused in calls.values():
-        if not refused:
-            collected.add(number, text)
-
-
 EARLIEST_NS, LATEST_NS = -(2**62), 2**62
 _STOP, _START, _DISCARD = 0, 1, 2
-_START_WORDS, _STOP_WORDS = ("start", "begin", "record"), ("stop", "end", "finish", "done", "pause")
 
 
 class Subtask(NamedTuple):
@@ -269,8 +187,8 @@ class Sidecar(NamedTuple):
 
 def read_windows(
     recording: Recording, settings: EpisodeSettings, clock: Clock
-) -> tuple[tuple[EpisodeWindow, ...], list[str], list[TopicTexts]]:
-    """The episodes that the messages of `episodes.topic` (and `stop_topic`) mark, notes, and what was read of both."""
+) -> tuple[tuple[EpisodeWindow, ...], list[TopicTexts]]:
+    """The episodes that the messages of `episodes.topic` (and `stop_topic`) mark, and what was read of both."""
     assert settings.topic is not None
     start, stop = settings.start, settings.stop
     if (
@@ -283,7 +201,6 @@ def read_windows(
     own_stop = stop if settings.stop_topic is None else None
     words = (start, own_stop, settings.discard)
     texts = read_texts(recording, settings.topic, settings.field, clock, need_text=any(words))
-    notes = _advice(texts) if not any(words) and settings.stop_topic is None else []
     marks = _marks(texts, start, own_stop, settings.discard)
     topics = [texts]
     if settings.stop_topic is not None:
@@ -292,15 +209,13 @@ def read_windows(
         marks += [(time_ns, _STOP) for time_ns in ending.times_ns[chosen].tolist()]
         topics.append(ending)
     has_stop = stop is not None or settings.stop_topic is not None or settings.discard is not None
-    windows, unchanged = _between(sorted(marks), has_stop)
-    if unchanged:
-        notes.append(f"{settings.topic}: {unchanged:,} messages repeat the current state and change nothing")
+    windows = _between(sorted(marks), has_stop)
     if not windows:
         raise AlignError(
             f"{recording.path}: no episode begins: {settings.topic} has {len(texts):,} messages{_listed(texts)}",
             hint="check episodes.start and episodes.field, or leave out episodes.topic",
         )
-    return tuple(windows), notes, topics
+    return tuple(windows), topics
 
 
 def _marks(
@@ -315,42 +230,28 @@ def _marks(
     return list(zip(texts.times_ns[chosen].tolist(), kinds[chosen].tolist(), strict=True))
 
 
-def _between(marks: Iterable[tuple[int, int]], has_stop: bool) -> tuple[list[EpisodeWindow], int]:
+def _between(marks: Iterable[tuple[int, int]], has_stop: bool) -> list[EpisodeWindow]:
     """Windows from marks in order of time; where something ends them, a second start changes nothing."""
     windows: list[EpisodeWindow] = []
     start_ns: int | None = None
-    unchanged = 0
     for time_ns, kind in marks:
         if kind == _START:
             if start_ns is not None and has_stop:
-                unchanged += 1
                 continue
             if start_ns is not None:
                 windows.append(EpisodeWindow(start_ns, time_ns))
             start_ns = time_ns
-        elif start_ns is None:
-            unchanged += 1
-        else:
+        elif start_ns is not None:
             windows.append(EpisodeWindow(start_ns, time_ns, discarded=kind == _DISCARD))
             start_ns = None
     if start_ns is not None:
         windows.append(EpisodeWindow(start_ns))
-    return windows, unchanged
+    return windows
 
 
 def overlapping(windows: Iterable[EpisodeWindow]) -> Iterator[tuple[EpisodeWindow, EpisodeWindow]]:
     """Neighbours of which the second begins before the first has ended."""
     return ((first, second) for first, second in pairwise(windows) if second.begin_ns < first.end_ns)
-
-
-def _advice(texts: TopicTexts) -> list[str]:
-    """Words that look like start and stop, while every message begins an episode."""
-    words = {text.strip().casefold() for text in texts.texts}
-    if words & set(_START_WORDS) and words & set(_STOP_WORDS):
-        return [
-            f"every message of {texts.topic} begins an episode{_listed(texts)}: set episodes.start and episodes.stop"
-        ]
-    return []
 
 
 def _listed(texts: TopicTexts) -> str:

@@ -123,9 +123,7 @@ def _from_table(path: Path, recording: Path) -> Mapping[str, Any] | None:
         return None
     heads = [cell.strip().lower() for cell in lines[0]]
     if "file" not in heads:
-        if len(lines[0]) != 2:
-            raise ConfigError(f"{path}: the first line names no column `file`", hint=f"columns: {', '.join(_COLUMNS)}")
-        heads, lines = ["file", "task"], [[], *lines]
+        raise ConfigError(f"{path}: the first line names no column `file`", hint=f"columns: {', '.join(_COLUMNS)}")
     for head in heads:
         if head not in _COLUMNS:
             raise ConfigError(f"{path}: unknown column {head!r}{config.did_you_mean(head, _COLUMNS)}")

@@ -14,22 +14,20 @@ from numpy.typing import NDArray
 from penstock._src.align.streams import Policy
 from penstock._src.conversion.cameras.camera import (
     Camera,
-    CameraImage,
     ImageKind,
     depth_bytes,
     depth_mode,
-    first_image,
-    first_payloads,
+    first_usable,
     holds_depth,
     probe_depth,
     probe_image,
     range_mm,
+    read_image,
 )
 from penstock._src.conversion.mapping.camera_topics import is_image
 from penstock._src.conversion.mapping.numeric_topics import default_field
 from penstock._src.conversion.settings import FeatureSettings, Settings, TopicSource, video_for
 from penstock._src.lerobot.stats import WIDEST_VALUES
-from penstock._src.media.image import raw as raw_image
 from penstock._src.plan.conversion_memory import CameraLoad, VectorLoad
 from penstock._src.recordings.recording import Recording, Topic
 from penstock._src.recordings.values.default_fields import DOUBLE_PRECISION, NO_VECTOR
@@ -43,7 +41,7 @@ from penstock._src.recordings.values.transforms import (
     parse_chain,
 )
 from penstock._src.recordings.values.vectors import VectorReader
-from penstock.errors import ConfigError, DataSetError, MessageError, PenstockError, RecordingError
+from penstock.errors import ConfigError, DataSetError, RecordingError
 
 if TYPE_CHECKING:
     from penstock._src.media.image.depth import DepthInfo
@@ -81,7 +79,6 @@ class VectorPart(NamedTuple):
     reader: VectorReader | TransformReader
     size: int
     quaternions: tuple[tuple[int, int, int, int], ...] = ()
-    prefix: str = ""  # of its dimension names, where the vector has several parts
     messages: EdgeMessages | None = None  # of a transform: the messages of the topic that hold it
 
 
@@ -167,7 +164,7 @@ def _camera(recording: Recording, key: str, feature: FeatureSettings, topic: Top
     if topic.type in VIDEO_TYPES:
         return _video(recording, key, feature, topic, settings)
     reader = ImageReader(recording.decoder(topic))
-    image = first_image(recording, topic, reader, lambda depth_info: _check(topic, feature, depth_info), key)
+    image = first_usable(recording, topic, lambda payload: read_image(topic, reader, payload, feature), key)
     mode = depth_mode(key, feature, settings, holds_depth(topic.name, image))
     kind: ImageKind
     depth_info: DepthInfo | None = None
@@ -205,30 +202,6 @@ def _column(key: str, feature: FeatureSettings, topic: Topic, settings: Settings
     )
 
 
-def _check(topic: Topic, feature: FeatureSettings, image: CameraImage) -> None:
-    """Refuse an image that cannot become what the feature asks for."""
-    if feature.depth in ("metric", "8bit") or (feature.depth is None and holds_depth(topic.name, image)):
-        probe_depth(image)
-    elif isinstance(image, RawImage):
-        raw_image.check_encoding(image.encoding)
-    else:
-        probe_image(image)
-
-
-def _first_vector(recording: Recording, topic: Topic, reader: VectorReader) -> NDArray[np.float64]:
-    last: PenstockError | None = None
-    for payload in first_payloads(recording, topic):
-        try:
-            return reader(payload)
-        except MessageError as error:
-            last = error
-    reason = f": {last.message}" if last else ""
-    raise RecordingError(
-        f"{recording.path}: none of the first messages of {topic.name} can be read{reason}",
-        hint=None if last is None else last.hint,
-    )
-
-
 def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: list[Topic]) -> VectorColumn:
     parts: list[VectorPart] = []
     names: list[str] = []
@@ -252,7 +225,7 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
             # Names for the whole vector go by position; a joint that is wanted by name is found by name.
             by_name=bool(source.names or not feature.names),
         )
-        value = _first_vector(recording, topic, reader)
+        value = first_usable(recording, topic, reader, key, "value")
         if value.size == 0:
             raise RecordingError(
                 f"{recording.path}: {topic.name}: field {path!r} is empty in the first message",
@@ -269,7 +242,7 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
         owner = _owner(feature, source, path)
         prefix = f"{owner.strip('/').replace('/', '_')}." if owner else ""
         name = f"{key} ← {owner}" if owner else key
-        parts.append(VectorPart(name, source, topic, reader, int(value.size), quaternions, prefix))
+        parts.append(VectorPart(name, source, topic, reader, int(value.size), quaternions))
         names += [prefix + name for name in dimension_names]
     size = sum(part.size for part in parts)
     if len(names) < size:  # numbers go by position then: so many made-up names are of no use

@@ -20,7 +20,7 @@ from penstock._src.conversion.cameras.image_pass import sampled_rows
 from penstock._src.conversion.commit.episode import EpisodeWriter
 from penstock._src.conversion.inputs.input import DatasetSpec, EpisodePlan, Input, InputOutcome, OpenOptions, Run, State
 from penstock._src.conversion.inputs.store_columns import StoreCamera
-from penstock._src.conversion.inputs.store_episode import EpisodeWork, Table, stream_episode
+from penstock._src.conversion.inputs.store_episode import EpisodeWork, stream_episode
 from penstock._src.conversion.settings import Settings, without_effect, without_left_out
 from penstock._src.lerobot.features import ROW_KEYS, Feature
 from penstock._src.lerobot.read.frames import ends_note
@@ -114,7 +114,7 @@ class DataSetInput(Input):
         if position == self._store.episodes:
             return None
         rows = int(np.diff(self._store.episode_starts[position : position + 2])[0])
-        return EpisodePlan(rows, None, f"episode {self._store.episode_number(position):,}", (position, state))
+        return EpisodePlan(rows, None, (position, state))
 
     def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
         position, state = plan.detail
@@ -140,13 +140,10 @@ class DataSetInput(Input):
                 moved.append((camera.feature, packets))
         first, total = int(self._data.episodes.first_row[number]), max(self._data.info.total_frames, 1)
         return EpisodeWork(
-            self.path,
-            self.settings,
-            self.memory,
-            self.fps,
+            self,
             np.arange(count),
             range(self.size_bytes * first // total, self.size_bytes * (first + count) // total),
-            table,
+            table.read,
             tuple(cameras),
             tuple(moved),
             named=named,
@@ -182,34 +179,10 @@ class DataSetInput(Input):
         ]
         if not usable:
             return lines
-        fates = [(camera.key, camera.image_treatment(usable), camera.to_encode(self._data)) for camera in self._cameras]
-        lines += video_lines(fates, self.settings.encoding, self.memory.threads)
+        treatments = [camera.treatment(self._data, usable) for camera in self._cameras]
+        lines += video_lines(treatments, self.settings.encoding, self.memory.threads)
         numbers = [f"{each.key} {'×'.join(map(str, each.shape))}" for each in self.features if not each.is_camera]
         return [*lines, ("numbers", " · ".join(numbers))] if numbers else lines
-
-    def _difference(self, first: DatasetSpec) -> str:
-        if self.fps != first.fps:
-            return f"{self.fps} fps against {first.fps}"
-        own, expected = ({entry[0]: entry for entry in each} for each in (self.signature(), first.signature))
-        for key in expected:
-            if key not in own:
-                return f"it has no {key}"
-        for key, entry in own.items():
-            if key not in expected:
-                return f"it also has {key}"
-            for name, here, there in zip(
-                ("dtype", "shape", "names", "codec"), entry[1:], expected[key][1:], strict=True
-            ):
-                if here != there:
-                    return f"the {name} of {key} is {here} against {there}"
-        return "its features are in another order"
-
-    def _remedy(self, first: DatasetSpec) -> str:
-        one, other = ({entry[0] for entry in each} for each in (self.signature(), first.signature))
-        if first.kind != self.kind or one == other:
-            return super()._remedy(first)
-        names = ",".join(sorted(one ^ other))
-        return f"start anew with 'leave_out=[{names}]', which takes what both have, or convert it on its own"
 
     def _more_notes(self, settings: Settings, first_spec: DatasetSpec | None, unknown: Sequence[str]) -> list[str]:
         notes = without_effect(settings, _NOT_ASKED, "data sets") if first_spec is None else []
@@ -305,7 +278,7 @@ def _load(camera: DeclaredCamera, survey: DataSetSurvey) -> CameraLoad:
     return CameraLoad(width, height, stored_as, max(one, width * height // 3 if camera.encoded else 0))
 
 
-class DeclaredRows(Table):
+class DeclaredRows:
     """The rows of an episode as they are: numbers, texts, and images that stay in the table (`kept`)."""
 
     def __init__(
@@ -321,16 +294,15 @@ class DeclaredRows(Table):
         self._data, self._number, self._features, self._rows = data, number, features, rows
         self._kept, self._sampled, self._named = frozenset(kept), sampled, named
         self._in_table = frozenset(key for key, each in data.info.features.items() if each.dtype == "image")
-        self._tasks: NDArray[np.int64] | None = None
         self._images: ReadRows = {}
         self._start = 0
 
-    def read(self, start: int, stop: int, episode: EpisodeWriter) -> dict[str, Any]:
+    def read(self, start: int, stop: int, episode: EpisodeWriter) -> tuple[dict[str, Any], NDArray[np.int64]]:
         self._images, self._start = {}, start  # those before are gone before the next are read
         values = self._rows.take(stop - start)
         self._images = {each.key: values[each.key] for each in self._features if each.key in self._in_table}
         numbers = episode.take_tables(self._data.tables)
-        self._tasks = renumbered(np.asarray(values["task_index"]), numbers["tasks"], f"{self._data.root}: task_index")
+        tasks = renumbered(np.asarray(values["task_index"]), numbers["tasks"], f"{self._data.root}: task_index")
         columns: dict[str, Any] = {}
         for feature in self._features:
             if feature.key in self._kept:
@@ -341,10 +313,7 @@ class DeclaredRows(Table):
                     text = f"column {feature.key!r}: an empty value in episode {self._number}"
                     raise DataSetCorrupt(text, hint="fill it in first")
         renumber(self._features, columns, numbers, f"{self._data.root}: episode {self._number}")
-        return columns
-
-    def tasks(self) -> NDArray[np.int64] | None:
-        return self._tasks
+        return columns, tasks
 
     def images(self, key: str, rows: Sequence[int]) -> list[bytes]:
         """Rows of the episode that were read last."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -70,13 +71,12 @@ def stream_episode(plan: RecordingPlan, span: EpisodeCut, episode: EpisodeWriter
     workers = [
         _worker(plan, camera, feed, span.rows, episode, bad) for camera, feed in zip(cameras, feeds, strict=True)
     ]
-    try:
-        with PassThreads(threads) as pool:
-            stream = _RecordingPass(plan, span, episode, run, workers, feeds, pool, bad)
-            stream.run()
-    finally:
+    with ExitStack() as held:
         for worker in workers:
-            worker.close()
+            held.callback(worker.close)
+        pool = held.enter_context(PassThreads(threads))
+        stream = _RecordingPass(plan, span, episode, run, workers, feeds, pool, bad)
+        stream.run()
     if bad:
         raise UnusableImageFound(bad)
     return stream.overflows
@@ -316,12 +316,12 @@ def whole_outages(
 
 def _checks(columns: RecordingColumns) -> dict[int, list[Check]]:
     """What every topic's messages must pass, for each feature that takes them."""
-    checks: dict[int, list[Check]] = {}
+    checks: dict[int, list[Check]] = defaultdict(list)
     for camera in columns.cameras:
-        checks.setdefault(camera.topic.id, []).append(partial(_read_image, camera, ImageCheck(camera)))
+        checks[camera.topic.id].append(partial(_read_image, camera, ImageCheck(camera)))
     for vector in columns.vectors:
         for part in vector.parts:
-            checks.setdefault(part.topic.id, []).append(partial(_read_vector, part))
+            checks[part.topic.id].append(partial(_read_vector, part))
     return checks
 
 

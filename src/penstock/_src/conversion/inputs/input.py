@@ -15,7 +15,7 @@ from penstock._src.plan.conversion_memory import MemoryPlan
 from penstock._src.system import config
 from penstock._src.system.closing import Closing, on_error
 from penstock._src.system.files import as_path
-from penstock.errors import DataSetError, PenstockError
+from penstock.errors import DataSetError
 
 if TYPE_CHECKING:
     from penstock._src.conversion.commit.episode import EpisodeWriter
@@ -54,9 +54,6 @@ class InputRef:
     def __hash__(self) -> int:
         return hash((self.kind, self._path))
 
-    def __repr__(self) -> str:
-        return f"InputRef({self.kind!r}, {self._path!r})"
-
 
 class OpenOptions(NamedTuple):
     """What an input is opened with: the settings, the memory it may plan with, and how it treats damage."""
@@ -76,7 +73,6 @@ class EpisodePlan(NamedTuple):
 
     rows: int
     task: str | None  # None: the rows name their tasks
-    label: str  # for people: "rows 0–999"
     detail: Any = None
 
 
@@ -200,37 +196,34 @@ class Input(Closing, ABC):
         )
 
     def _remedy(self, first: DatasetSpec) -> str:
-        return "convert it on its own, or set fps, resize and fields in a configuration"
+        one, other = ({entry[0] for entry in each} for each in (self.signature(), first.signature))
+        if one == other:
+            return "convert it on its own, or set fps, resize, fields and names in a configuration"
+        names = ",".join(sorted(one ^ other))
+        return f"start anew with 'leave_out=[{names}]', which takes what both have, or convert it on its own"
 
     def _difference(self, first: DatasetSpec) -> str:
         if self.fps != first.fps:
             return f"{self.fps} fps against {first.fps}"
-        own = self.describe()
-        for key, value in first.features.items():
-            if value != own.get(key):
-                return f"{key} is {own.get(key)} against {value}"
-        extra = sorted(set(own) - set(first.features))
-        return f"it also has {', '.join(extra)}" if extra else "other features"
+        own, expected = ({entry[0]: entry for entry in each} for each in (self.signature(), first.signature))
+        if lacking := [key for key in expected if key not in own]:
+            return f"it has no {lacking[0]}"
+        if more := [key for key in own if key not in expected]:
+            return f"it also has {more[0]}"
+        for key, entry in own.items():
+            words = ("dtype", "shape", "names", "codec")
+            for name, here, there in zip(words, entry[1:], expected[key][1:], strict=True):
+                if here != there:
+                    return f"the {name} of {key} is {here} against {there}"
+        return "its features are in another order"
 
 
 def open_input(ref: InputRef, options: OpenOptions, first_spec: DatasetSpec | None = None) -> Input:
     """Open and plan one input; `first_spec` describes the data set that the first input began."""
-    try:
-        open_ = load(RECORDING_INPUT) if ref.is_recording else formats.get(ref.kind).load("convert")
-        opened: Input = open_(ref.path, options, first_spec)
-    except PenstockError as error:
-        if first_spec is not None and first_spec.kind != ref.kind:
-            # What it lacks are things of the other kind: topics, or names within a file.
-            one, other = _noun(first_spec.kind), _noun(ref.kind)
-            both = f"the data set was begun with {first_spec.source}, {one}, and this is {other}: convert it on its own"
-            error.hint = f"{error.hint}; {both}" if error.hint else both
-        raise
+    open_ = load(RECORDING_INPUT) if ref.is_recording else formats.get(ref.kind).load("convert")
+    opened: Input = open_(ref.path, options, first_spec)
     opened.kind = ref.kind
     if first_spec is not None:
         with on_error(opened.close):
             opened.check_fits(first_spec)
     return opened
-
-
-def _noun(kind: str) -> str:
-    return "a recording" if kind == RECORDING else formats.get(kind).noun

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock._src import formats, recordings
 from penstock._src.conversion.cameras.camera import video_lines
-from penstock._src.conversion.cameras.video_stream import camera_treatment, refuse_encoding, stream_notes
+from penstock._src.conversion.cameras.video_stream import refuse_encoding, stream_notes, treatment_of
 from penstock._src.conversion.episodes.clock import check_clock, note_on_clock
 from penstock._src.conversion.episodes.cuts import (
     Cuts,
@@ -35,6 +36,7 @@ from penstock._src.conversion.inputs.pairing import PairedRows, pair
 from penstock._src.conversion.mapping.topics import map_topics
 from penstock._src.conversion.settings import Settings
 from penstock._src.lerobot.features import Feature
+from penstock._src.media.video.hardware import device_notes
 from penstock._src.plan.conversion_memory import Load, MemoryPlan, Reads, plan_memory
 from penstock._src.recordings.recording import Loss, Recording
 from penstock._src.system import memory as process_memory
@@ -59,8 +61,6 @@ class RecordingPlan(NamedTuple):
     marks: Marks
     cuts: Cuts
     memory: MemoryPlan
-    budget_bytes: int
-    constants: Mapping[str, Any]  # what topics say for the whole recording
 
     @property
     def aligned_notes(self) -> tuple[str, ...]:
@@ -102,10 +102,7 @@ def plan_recording(
     if len(cuts.spans) > 1:
         memory = plan_memory(load._replace(episodes=inputs * len(cuts.spans)), budget_bytes)
     check_clock(str(recording.path), settled, paired, cuts.ranges)
-    constants = mapped.constants
-    return RecordingPlan(
-        recording, settled, columns, paired, marks, cuts, memory, budget_bytes, constants
-    ), mapped.notes
+    return RecordingPlan(recording, settled, columns, paired, marks, cuts, memory), mapped.notes
 
 
 def open_recording(path: Path, options: OpenOptions, first_spec: DatasetSpec | None) -> RecordingInput:
@@ -125,8 +122,6 @@ class RecordingInput(Input):
         self._options = options
         settings = options.settings if first_spec is None else first_spec.settings
         plan, notes = self._plan(settings, first_spec)
-        if first_spec is not None and (names := _permuted_names(plan, first_spec)) is not None:
-            plan, notes = self._plan(_with_joint_order(plan, names, settings), first_spec)
         # What planning reads (stamps, the headers of streams) is read again by every process that opens the recording.
         self._opening_losses = (*recording.losses, *_other_types(plan))
         self._planned = plan  # as planned at first; `_now` follows what turned out to be unusable
@@ -161,8 +156,7 @@ class RecordingInput(Input):
         row = 0 if state is None else state["next_row"]
         for span in plan.cuts.spans:
             if span.rows.start >= row and len(span.rows):
-                label = f"rows {span.rows.start:,}–{span.rows.stop - 1:,}"
-                return EpisodePlan(len(span.rows), span.task, label, (span, state))
+                return EpisodePlan(len(span.rows), span.task, (span, state))
         return None
 
     def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
@@ -182,24 +176,21 @@ class RecordingInput(Input):
     def finish(self, state: State | None) -> InputOutcome:
         state = state or self._first_state()
         now = self._at(state)
-        lost: dict[str, int] = dict(state["lost"])
-        for name, count in now.cuts.lost.items():
-            lost[name] = lost.get(name, 0) + count
+        lost: Counter[str] = Counter(state["lost"])
+        lost.update(now.cuts.lost)
         notes = list(state["notes"])
         if now is not self._planned:  # rows were left out since the plan was shown
             planned, left = (note_on_clock(plan.paired, plan.cuts.ranges) for plan in (self._planned, now))
             notes += [note for note in left if note not in planned]
         notes += stream_notes(now.columns, now.paired, now.cuts.ranges)
         seen = [Loss(*loss) for loss in self._losses_since_opening(state)]
-        lost_messages: dict[str, int] = {}
+        lost_messages: Counter[str] = Counter()
         for loss in (*self._opening_losses, *seen):
-            lost[loss.cause] = lost.get(loss.cause, 0) + loss.count
-            lost_messages[loss.cause] = lost_messages.get(loss.cause, 0) + loss.count
+            lost_messages[loss.cause] += loss.count
             notes.append(f"lost {loss.count:,}: {loss.cause} ({loss.where})")
+        lost.update(lost_messages)
         report = {**now.paired.alignment.report.to_json(), "episodes": now.cuts.to_json()}
-        report |= {"notes": list(now.aligned_notes), "lost_messages": lost_messages}
-        if now.constants:
-            report["constants"] = dict(now.constants)
+        report |= {"notes": list(now.aligned_notes), "lost_messages": dict(lost_messages)}
         return InputOutcome(lost, tuple(notes), {"source": str(self.path), **report})
 
     def describe(self) -> dict[str, Any]:
@@ -222,10 +213,7 @@ class RecordingInput(Input):
     def _all_notes(self, plan: RecordingPlan, notes: Sequence[str]) -> tuple[str, ...]:
         longest = max((len(span.rows) for span in plan.cuts.spans), default=0)
         all_notes = [*notes, *plan.cuts.notes]
-        if plan.settings.encoding.device != "cpu":
-            from penstock._src.media.video.hardware import device_notes
-
-            all_notes += device_notes(self.codecs.values(), plan.settings.encoding.device)
+        all_notes += device_notes(self.codecs.values(), plan.settings.encoding.device)
         all_notes += self._too_long(longest / plan.paired.fps, ", or cut it with split_episodes=true")
         return (*all_notes, *plan.recording.notes, *plan.aligned_notes)
 
@@ -273,31 +261,28 @@ class RecordingInput(Input):
                 f"{self.path}: {some}, the first: {text}",
                 hint=None if last else f"{drop} leaves them out and counts them (exit code 3)",
             )
-        lost = dict(state["lost"])
+        lost: Counter[str] = Counter(state["lost"])
         unusable = {topic: set(numbers) for topic, numbers in state["unusable"].items()}
         for bad in outages:
             unusable.setdefault(str(bad.owner), set()).add(bad.number)
             if bad.reason != DAMAGED:
-                cause = f"unusable message: {bad.name}"
-                lost[cause] = lost.get(cause, 0) + 1
+                lost[f"unusable message: {bad.name}"] += 1
         return {
             **state,
             "attempts": state["attempts"] + 1,
             "unusable": {topic: sorted(numbers) for topic, numbers in unusable.items()},
-            "lost": lost,
+            "lost": dict(lost),
             "notes": [*state["notes"], f"{some} left out, the first: {text}"],
             "losses": self._losses_since_opening(state),
         }
 
     def _losses_since_opening(self, state: State) -> list[list[Any]]:
         """What reading has lost, in this process and in those before it: each message is asked for only once."""
-        counted: dict[tuple[str, str], int] = {}
-        for loss in self._opening_losses:
-            counted[loss.cause, loss.where] = -loss.count
+        counted = Counter({(loss.cause, loss.where): -loss.count for loss in self._opening_losses})
         for loss in self._recording.losses:
-            counted[loss.cause, loss.where] = counted.get((loss.cause, loss.where), 0) + loss.count
+            counted[loss.cause, loss.where] += loss.count
         for cause, count, where in state.get("earlier_losses", []):
-            counted[cause, where] = counted.get((cause, where), 0) + count
+            counted[cause, where] += count
         return [[cause, count, where] for (cause, where), count in counted.items() if count > 0]
 
     def resumed(self, state: State) -> State:
@@ -346,34 +331,10 @@ def plan_lines(plan: RecordingPlan) -> list[tuple[str, str]]:
     if len(plan.cuts.spans) != 1:
         rows = sum(len(span.rows) for span in plan.cuts.spans)
         lines.append(("episodes", f"{len(plan.cuts.spans):,} with {rows:,} rows"))
-    fates = [camera_treatment(camera, paired, plan.cuts.ranges) for camera in plan.columns.cameras]
-    lines += video_lines(fates, plan.settings.encoding, plan.memory.threads)
+    treatments = [treatment_of(camera, paired, plan.cuts.ranges) for camera in plan.columns.cameras]
+    lines += video_lines(treatments, plan.settings.encoding, plan.memory.threads)
     streams = paired.alignment.report.streams
     for vector in plan.columns.vectors:
         parts = dict.fromkeys(f"{part.topic.name} ({streams[part.stream].facts()})" for part in vector.parts)
         lines.append(("numbers", f"{vector.key} {vector.size} ← {' + '.join(parts)}"))
     return lines
-
-
-def _permuted_names(plan: RecordingPlan, first_spec: DatasetSpec) -> dict[str, tuple[str, ...]] | None:
-    """The names of the data set's vectors, where this recording has the same ones in another order."""
-    wanted = {key: tuple(names) for key, _, _, names, _ in first_spec.signature}
-    pairs = [(wanted.get(vector.key, ()), vector.names) for vector in plan.columns.vectors]
-    same = all(sorted(first) == sorted(here) for first, here in pairs)
-    return wanted if same and any(first != here for first, here in pairs) else None
-
-
-def _with_joint_order(plan: RecordingPlan, wanted: dict[str, tuple[str, ...]], settings: Settings) -> Settings:
-    """Joints that are recorded by name come in the order of the first recording in all of them."""
-    features = dict(settings.features)
-    for vector in plan.columns.vectors:
-        sources = []
-        place = 0
-        for part in vector.parts:
-            names = wanted[vector.key][place : place + part.size]
-            place += part.size
-            prefix = part.prefix
-            plain = tuple(name.removeprefix(prefix) for name in names)
-            sources.append(replace(part.source, names=plain) if part.reader.recorded_names else part.source)
-        features[vector.key] = replace(features[vector.key], sources=tuple(sources))
-    return replace(settings, features=features)

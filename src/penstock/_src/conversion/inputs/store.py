@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,8 +26,8 @@ from penstock._src.conversion.inputs.input import (
     Run,
     State,
 )
-from penstock._src.conversion.inputs.store_columns import StoreColumns, open_store_columns
-from penstock._src.conversion.inputs.store_episode import EpisodeWork, Table, block_row_bytes, stream_episode
+from penstock._src.conversion.inputs.store_columns import open_store_columns
+from penstock._src.conversion.inputs.store_episode import EpisodeWork, block_row_bytes, stream_episode
 from penstock._src.conversion.mapping.columns_by_name import SUCCESS, map_columns
 from penstock._src.conversion.mapping.next_columns import CHILD_BYTES, next_features, refuse_new
 from penstock._src.conversion.settings import FeatureSettings, Settings, TopicSource, without_effect, without_left_out
@@ -45,12 +46,19 @@ from penstock._src.stores.store import Store
 from penstock._src.system import memory as process_memory
 from penstock._src.system import units
 from penstock._src.system.closing import on_error
-from penstock.errors import ConfigError, PenstockError, StoreError
+from penstock.errors import ConfigError, StoreError
 
 _EPISODE_BYTES = 400  # one episode in the list of them
 _RETRIES = 8  # an image that only decoding shows to be broken is found when it is sampled
 _MOST_NOTES = 20
-_NOT_ASKED = ("timeline", "time", "tolerance", "episodes", "split_episodes")  # a store has its rows and episodes
+_NOT_ASKED = (
+    "timeline",
+    "time",
+    "missing",
+    "tolerance",
+    "episodes",
+    "split_episodes",
+)  # a store has its rows and episodes
 _USUAL = Settings()
 
 
@@ -83,7 +91,7 @@ def _planned(
 ) -> StoreInput:
     store = opener(path)
     with on_error(store.close):
-        return StoreInput(store, options, first_spec, opener)
+        return StoreInput(store, options, first_spec)
 
 
 class StoreInput(Input):
@@ -94,7 +102,6 @@ class StoreInput(Input):
         store: Store,
         options: OpenOptions,
         first_spec: DatasetSpec | None = None,
-        opener: Callable[[Path], Store] = open_store,
     ) -> None:
         settings = options.settings if first_spec is None else first_spec.settings
         self.path, self.size_bytes = store.path, store.size_bytes
@@ -112,7 +119,8 @@ class StoreInput(Input):
             notes += found_notes
         features = without_left_out(settings.features, settings, self.path, strict=first_spec is None)
         settings = replace(settings, features=features)
-        self._columns = self._open_columns(settings, first_spec, opener)
+        first = int(np.flatnonzero(self._lengths)[0])
+        self._columns = open_store_columns(store, int(store.episode_starts[first]), settings)
         if self.by_name and first_spec is not None:
             notes += self._like_first(settings, first_spec)
         notes += self._success_notes(settings)
@@ -147,33 +155,14 @@ class StoreInput(Input):
             return [f"left out, as {first_spec.source} has none: {', '.join(after.features)}"]
         return after.notes
 
-    def _open_columns(
-        self, settings: Settings, first_spec: DatasetSpec | None, opener: Callable[[Path], Store]
-    ) -> StoreColumns:
-        first = int(np.flatnonzero(self._lengths)[0])
-        try:
-            return open_store_columns(self._store, int(self._store.episode_starts[first]), settings)
-        except StoreError as error:
-            # What a file of another layout lacks says less than that it is one.
-            one, other = self._store.kind.rpartition(" · ")[2], _layout(first_spec, opener)
-            if first_spec is None or other in (None, one):
-                raise
-            raise StoreError(
-                f"{self.path} holds {one}, {first_spec.source} holds {other}: files of "
-                f"different layouts do not make one data set ({error.message.removeprefix(f'{self.path}: ')})",
-                hint=f"convert each layout on its own, this file with: penstock convert {self.path} OUT",
-            ) from error
-
     def _rate_notes(self, settings: Settings, requested: Settings) -> list[str]:
         """`requested`: the user's own settings, or the defaults where the first input has chosen them."""
         store, fps = self._store, self.fps
         notes: list[str] = []
         if store.fps is not None and store.fps_from:
             same = abs(store.fps / (settings.stride or 1) - fps) < 1e-6
-            notes.append(
-                f"{store.fps_from}: {store.fps:g} rows a second"
-                + ("" if same else f", taken as {fps} fps as requested: no row is left out or added")
-            )
+            taken = "" if same else f", taken as {fps} fps as requested: no row is left out or added"
+            notes.append(f"{store.fps_from}: {store.fps:g} rows a second{taken}")
         notes += without_effect(requested, _NOT_ASKED, store.plural)
         notes += self._too_long(int(self._lengths.max()) // fps)
         empty = int(np.count_nonzero(self._lengths == 0))
@@ -219,7 +208,7 @@ class StoreInput(Input):
         task = self.settings.task
         if task == _USUAL.task:
             task = self._store.task(position) or task
-        return EpisodePlan(len(self._rows(state)), task, self._store.episode_label(position), state)
+        return EpisodePlan(len(self._rows(state)), task, state)
 
     def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
         state: State = plan.detail
@@ -246,8 +235,8 @@ class StoreInput(Input):
             (self.path.name + " ", f"{units.format_size(self.size_bytes)} · {store.kind}"),
             ("rows", f"{rows:,} at {self.fps} fps · {count_of(store.episodes, 'episode')}{known_by}"),
         ]
-        fates = [(camera.key, camera.image_treatment, camera.to_encode(rows)) for camera in self._columns.cameras]
-        lines += video_lines(fates, self.settings.encoding, self.memory.threads)
+        treatments = [camera.treatment(rows) for camera in self._columns.cameras]
+        lines += video_lines(treatments, self.settings.encoding, self.memory.threads)
         for column in self._columns.numbers:
             names = " + ".join(part.name for part in column.parts)
             lines.append(("numbers", f"{column.key} {column.size} ← {names}"))
@@ -257,37 +246,37 @@ class StoreInput(Input):
         rows = self._rows(state)
         success = self._columns.has_success and bool(self._store.success(state["next"]))
         return EpisodeWork(
-            self.path,
-            self.settings,
-            self.memory,
-            self.fps,
+            self,
             rows,
             span_bytes,
-            _Numbers(self._store, self._columns, rows, success),
+            partial(self._read_numbers, rows, success),
             self._columns.cameras,
-            held=_bad_rows(state) if self.settings.missing == "hold" else {},
             row_number=self._store.row_number,
         )
 
+    def _read_numbers(
+        self, rows: NDArray[np.int64], success: bool, start: int, stop: int, episode: EpisodeWriter
+    ) -> tuple[dict[str, Any], None]:
+        """The numbers of an episode, and whether it succeeded."""
+        some = rows[start:stop]
+        columns: dict[str, Any] = {each.key: each.read(self._store, some) for each in self._columns.numbers}
+        if self._columns.has_success:
+            columns[SUCCESS] = np.zeros((stop - start, 1), np.bool_)
+            columns[SUCCESS][-1] = success and stop == len(rows)
+        return columns, None
+
     def _rows(self, state: State) -> NDArray[np.int64]:
-        """The rows that are left when those with unusable images are gone, or show the image before."""
+        """The rows that are left when those with unusable images are gone."""
         position = state["next"]
         begin, end = (int(each) for each in self._store.episode_starts[position : position + 2])
         drop, stride = self.settings.sample_drop, self.settings.stride or 1
         rows = np.arange(begin + drop, max(end - drop, begin + drop), stride, dtype=np.int64)
-        bad = _bad_rows(state).values()
-        if self.settings.missing == "hold":
-            # Nothing comes before the first rows: they are left out until every camera shows something.
-            while len(rows) and any(int(rows[0]) in each for each in bad):
-                rows = rows[1:]
-            return rows
-        return rows[~np.isin(rows, sorted(frozenset().union(*bad)))]
+        return rows[~np.isin(rows, [row for bad in state["bad"].values() for row in bad])]
 
     def _past_empty(self, state: State) -> State:
         """Beyond episodes without a usable row, which are counted."""
         while state["next"] < self._store.episodes and not len(self._rows(state)):
-            lost = dict(state["lost"])
-            lost["episode without a usable row"] = lost.get("episode without a usable row", 0) + 1
+            lost = dict(Counter(state["lost"]) + Counter(["episode without a usable row"]))
             note = f"{self._store.episode_label(state['next'])} has no usable row and is left out"
             state = {**state, "next": state["next"] + 1, "bad": {}, "attempts": 0, "lost": lost}
             state["notes"] = _with_note(state["notes"], note)
@@ -297,27 +286,25 @@ class StoreInput(Input):
         """The state in which broken images are left out, and counted."""
         text = f"{unusable[0].name}: row {self._store.row_number(unusable[0].number):,}: {unusable[0].reason}"
         last = state["attempts"] >= _RETRIES
-        reject = self.settings.bad_messages == "reject" or self.settings.missing == "reject"
-        if reject or self._options.strict or last:
+        if self.settings.bad_messages == "reject" or self._options.strict or last:
             drop = "without --strict penstock" if self._options.strict else "bad_messages=drop"
-            hint = f"{drop} leaves their rows out and counts them (exit code 3), missing=hold shows the image before"
+            hint = f"{drop} leaves their rows out and counts them (exit code 3)"
             raise StoreError(
                 f"{self.path}: {len(unusable)} unusable images, the first: {text}", hint=None if last else hint
             )
         bad = {key: set(rows) for key, rows in state["bad"].items()}
-        lost = dict(state["lost"])
+        lost: Counter[str] = Counter(state["lost"])
         fresh = {(each.owner, each.number): each for each in unusable if each.number not in bad.get(each.owner, ())}
         for each in fresh.values():
             bad.setdefault(each.owner, set()).add(each.number)
-            lost[f"unusable image: {each.name}"] = lost.get(f"unusable image: {each.name}", 0) + 1
+            lost[f"unusable image: {each.name}"] += 1
         label = self._store.episode_label(state["next"])
-        what = "show the one before" if self.settings.missing == "hold" else "are left out with their rows"
-        note = f"{label}: {len(fresh)} unusable images {what}, the first: {text}"
+        note = f"{label}: {len(fresh)} unusable images are left out with their rows, the first: {text}"
         return {
             **state,
             "attempts": state["attempts"] + 1,
             "bad": {key: sorted(rows) for key, rows in bad.items()},
-            "lost": lost,
+            "lost": dict(lost),
             "notes": _with_note(state["notes"], note),
         }
 
@@ -346,27 +333,6 @@ class StoreInput(Input):
         return plan_memory(load, options.budget_bytes)
 
 
-class _Numbers(Table):
-    """The numbers of an episode, and whether it succeeded."""
-
-    def __init__(self, store: Store, columns: StoreColumns, rows: NDArray[np.int64], success: bool) -> None:
-        self._store, self._columns, self._rows, self._success = store, columns, rows, success
-        self.has_rows = columns.has_rows
-
-    def read(self, start: int, stop: int, episode: EpisodeWriter) -> dict[str, Any]:
-        rows = self._rows[start:stop]
-        columns: dict[str, Any] = {each.key: each.read(self._store, rows) for each in self._columns.numbers}
-        if self._columns.has_success:
-            columns[SUCCESS] = np.zeros((stop - start, 1), np.bool_)
-            columns[SUCCESS][-1] = self._success and stop == len(self._rows)
-        return columns
-
-
-def _bad_rows(state: State) -> dict[str, frozenset[int]]:
-    """By camera: rows whose images cannot be used."""
-    return {key: frozenset(rows) for key, rows in state["bad"].items()}
-
-
 def _rate(store: Store, settings: Settings, options: OpenOptions) -> int:
     """Rows per second, as given or as the store says; stores have no times to measure it by."""
     stride = settings.stride or 1
@@ -384,17 +350,6 @@ def _rate(store: Store, settings: Settings, options: OpenOptions) -> int:
     if settings.fps is not None:
         return settings.fps
     raise ConfigError(f"{store.path} does not say how many rows a second has", hint=f"give {store.fps_hint}")
-
-
-def _layout(first_spec: DatasetSpec | None, opener: Callable[[Path], Store]) -> str | None:
-    """What the first input of the data set holds, in words; None where it is no store of this kind."""
-    if first_spec is None:
-        return None
-    try:
-        with opener(Path(first_spec.source)) as store:
-            return store.kind.rpartition(" · ")[2]
-    except PenstockError:
-        return None
 
 
 def _first_state() -> State:

@@ -140,11 +140,6 @@ class StoreColumns:
     numbers: tuple[NumberColumn, ...]
     has_success: bool = False  # of the episode as a whole, in its last row
 
-    @property
-    def has_rows(self) -> bool:
-        """Whether there is more than images."""
-        return bool(self.numbers) or self.has_success
-
     def names(self) -> list[str]:
         """Every column that is read, once."""
         names = [camera.name for camera in self.cameras]

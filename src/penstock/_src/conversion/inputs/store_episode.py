@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import queue
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,14 +24,12 @@ from penstock._src.conversion.cameras.image_pass import (
 )
 from penstock._src.conversion.cameras.workers import ImageChanged, Shot, to_pixels
 from penstock._src.conversion.commit.episode import EpisodeWriter
-from penstock._src.conversion.inputs.input import Run
+from penstock._src.conversion.inputs.input import Input, Run
 from penstock._src.conversion.inputs.store_columns import StoreCamera
-from penstock._src.conversion.settings import Settings
 from penstock._src.conversion.sink import VideoSink
 from penstock._src.lerobot.features import Feature
 from penstock._src.media.image import codec
 from penstock._src.media.image.jpeg import JpegProbe
-from penstock._src.plan.conversion_memory import MemoryPlan
 from penstock._src.stores.store import ImageArray, PacketBlock, Packets
 from penstock._src.system.closing import on_error
 from penstock.errors import ImageError, PenstockError, VideoError
@@ -138,18 +135,9 @@ class MovedFrames:
 _CHANGED = "convert the part before and the part after on their own, or choose another video setting"
 
 
-class Table(ABC):
-    """What the rows of an episode hold besides the images of its cameras."""
-
-    has_rows = True  # whether there is anything at all
-
-    @abstractmethod
-    def read(self, start: int, stop: int, episode: EpisodeWriter) -> dict[str, Any]:
-        """The columns of the rows [start, stop) of the episode; asked for in order."""
-
-    def tasks(self) -> NDArray[np.int64] | None:
-        """The tasks of the rows that were read last, where rows name their own."""
-        return None
+ReadRows = Callable[[int, int, EpisodeWriter], tuple[dict[str, Any], "NDArray[np.int64] | None"]]
+"""The rows [start, stop) of the episode besides the images of its cameras, and the tasks of rows that name their own;
+asked for in order."""
 
 
 def _keep(_: str, error: PenstockError) -> PenstockError:
@@ -160,21 +148,16 @@ def _keep(_: str, error: PenstockError) -> PenstockError:
 class EpisodeWork:
     """What an episode is made of, and what it is made with.
 
-    `rows`: numbers that the sources of the cameras know; `span_bytes`: where they lie in the whole store; `held`: for
-    each camera, rows that show the image before; `moved`: cameras of the data set whose frames are moved as they are
-    stored.
+    `rows`: numbers that the sources of the cameras know; `span_bytes`: where they lie in the whole store; `moved`:
+    cameras of the data set whose frames are moved as they are stored.
     """
 
-    path: Path
-    settings: Settings
-    memory: MemoryPlan
-    fps: int
+    source: Input
     rows: NDArray[np.int64]
     span_bytes: range
-    table: Table
+    read: ReadRows
     cameras: tuple[StoreCamera, ...] = ()
     moved: tuple[tuple[Feature, Packets], ...] = ()
-    held: Mapping[str, frozenset[int]] = field(default_factory=dict)
     row_number: Callable[[int], int] = int  # by which messages name a row
     named: Callable[[str, PenstockError], PenstockError] = _keep  # an error of a camera, with where it happened
     strict: bool = False  # an image that cannot be used ends the conversion
@@ -183,21 +166,19 @@ class EpisodeWork:
 def stream_episode(work: EpisodeWork, episode: EpisodeWriter, run: Run) -> None:
     """Write the rows as one episode (not yet committed); raises UnusableFound when some images cannot be used."""
     bad: list[UnusableImage] = []
-    threads, count = work.memory.threads, len(work.rows)
-    sampled = sampled_rows(range(count), work.settings.image_samples) if count else np.empty(0, np.int64)
-    share = work.memory.fetch_bytes // max(len(work.cameras) + len(work.moved), 1)
-    moved: list[MovedFrames] = []
-    workers = [make_worker(each, episode, work.settings.encoding, work.fps, threads) for each in work.cameras]
-    try:
-        for feature, packets in work.moved:
-            moved.append(MovedFrames(feature, packets, episode, sampled, share))
-        with PassThreads(threads) as pool:
-            # No method: `ImagePass` would hold the stream and its buffers until the garbage collector comes.
-            images = ImagePass(work.cameras, workers, episode, pool, threads, bad, partial(_note_bad, work, bad))
-            _StorePass(work, episode, run, images, moved, frozenset(sampled.tolist()), pool, bad).run()
-    finally:
-        for close in (*(worker.close for worker in workers), *(each.close for each in moved)):
-            close()
+    memory, settings, fps = work.source.memory, work.source.settings, work.source.fps
+    threads, count = memory.threads, len(work.rows)
+    sampled = sampled_rows(range(count), settings.image_samples) if count else np.empty(0, np.int64)
+    share = memory.fetch_bytes // max(len(work.cameras) + len(work.moved), 1)
+    with ExitStack() as held:
+        workers = [make_worker(each, episode, settings.encoding, fps, threads) for each in work.cameras]
+        moved = [MovedFrames(feature, packets, episode, sampled, share) for feature, packets in work.moved]
+        for close in (*(each.close for each in workers), *(each.close for each in moved)):
+            held.callback(close)
+        pool = held.enter_context(PassThreads(threads))
+        # No method: `ImagePass` would hold the stream and its buffers until the garbage collector comes.
+        images = ImagePass(work.cameras, workers, episode, pool, threads, bad, partial(_note_bad, work, bad))
+        _StorePass(work, episode, run, images, moved, frozenset(sampled.tolist()), pool, bad).run()
     if bad:
         raise UnusableImageFound(bad)
 
@@ -231,7 +212,7 @@ class _StorePass:
         self._work, self._episode, self._run = work, episode, run
         self._images, self._moved, self._sampled, self._pool, self._bad = images, moved, sampled, pool, bad
         self._row_bytes = block_row_bytes(work.cameras)
-        share = work.memory.fetch_bytes * len(work.cameras) // max(len(work.cameras) + len(moved), 1)
+        share = work.source.memory.fetch_bytes * len(work.cameras) // max(len(work.cameras) + len(moved), 1)
         self._buffer_bytes = max(share // 2, self._row_bytes)
         # Two buffers in turn: taking one waits until one is free.
         self._buffers: queue.Queue[NDArray[np.uint8]] = queue.Queue()
@@ -241,14 +222,15 @@ class _StorePass:
     def run(self) -> None:
         self._pool.load_arrow()
         count = len(self._work.rows)
-        step = self._work.memory.rows_per_flush or max(count, 1)
+        step = self._work.source.memory.rows_per_flush or max(count, 1)
         for start in range(0, count, step):
             self._flush(start, min(start + step, count))
         self._images.finish()
         self._at_once([partial(self._with_name, each.key, each.finish) for each in self._moved])
 
     def _flush(self, start: int, stop: int) -> None:
-        columns = self._work.table.read(start, stop, self._episode)
+        columns, tasks = self._work.read(start, stop, self._episode)
+        has_rows = bool(columns)
         for low, high in self._blocks(start, stop):
             self._read_images(low, high)
             self._report_rows(high)
@@ -258,10 +240,10 @@ class _StorePass:
                 columns[each.key] = values
         self._report_rows(stop)
         columns |= self._images.take_images()
-        if not self._work.table.has_rows:  # the rows are counted by the images
+        if not has_rows:  # the rows are counted by the images
             self._pool.writing.drain()
         if not self._bad:
-            self._episode.write_rows(columns, rows=stop - start, task=self._work.table.tasks())
+            self._episode.write_rows(columns, rows=stop - start, task=tasks)
         self._run.on_rows(stop)
 
     def _report_rows(self, done: int) -> None:
@@ -319,16 +301,9 @@ class _StorePass:
 
     def _shots(self, owner: int, low: int, images: Sequence[ImageArray | ImageError]) -> list[Shot]:
         camera = self._work.cameras[owner]
-        held = self._work.held.get(camera.key, frozenset())
         shots: list[Shot] = []
         for position, stored in enumerate(images, low):
             row = int(self._work.rows[position])
-            if row in held:
-                if shots:
-                    shots[-1] = shots[-1]._replace(repeats=shots[-1].repeats + 1)
-                else:
-                    self._images.repeat(owner, 1)
-                continue
             try:
                 if isinstance(stored, ImageError):
                     raise stored
@@ -337,7 +312,7 @@ class _StorePass:
                     self._images.checks[owner](image, self._work.row_number(row))
             except ImageChanged as error:
                 text = error.message.replace("message", "row", 1)
-                raise ImageError(f"{self._work.path}: {text}", hint=_CHANGED) from error
+                raise ImageError(f"{self._work.source.path}: {text}", hint=_CHANGED) from error
             except UNUSABLE as error:
                 _note_bad(self._work, self._bad, owner, row, error)
                 continue

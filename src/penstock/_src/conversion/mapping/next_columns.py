@@ -21,9 +21,10 @@ from penstock._src.conversion.mapping.columns_by_name import (
 )
 from penstock._src.conversion.report import left_out
 from penstock._src.conversion.settings import FeatureSettings, Settings
-from penstock._src.plan.conversion_memory import Load, Reads, plan_memory
+from penstock._src.plan.conversion_memory import LIBRARIES_BYTES
 from penstock._src.stores.roles import is_next_observation
 from penstock._src.stores.store import Column, Store, aligned
+from penstock._src.system import units
 from penstock.errors import BudgetExceeded, ImageError, StoreError
 
 BLOCK_BYTES = 4 << 20
@@ -31,7 +32,6 @@ _COPIES = 4  # rows of both columns, those of the block before, and what compari
 
 CHILD_BYTES = 26 << 20  # the child process that looks at the next file first: measured, rounded up
 _KEEP = "hdf5.next_observations=keep keeps the columns"
-_FIRST_ROWS = "of the first rows; converting compares all"
 
 
 @dataclass(frozen=True)
@@ -195,21 +195,15 @@ def _columns(store: Store, settings: Settings, used: Set[str]) -> tuple[dict[str
 
 
 def _compared(store: Store, now: str, after: str, options: OpenOptions) -> NextRows:
-    load = Load(
-        cameras=(),
-        vectors=(),
-        rows=0,
-        index_bytes=store.reading_bytes + (CHILD_BYTES if options.inputs > 1 else 0),
-        reads=Reads(0, 0, comparing_bytes(store, now, after)),
-        chunk_size="auto",
-        threads=1,
-    )
-    try:
-        plan_memory(load, options.budget_bytes)
-    except BudgetExceeded as error:
-        error.message = f"comparing {after} with the rows after: {error.message}"
-        error.hint = f"{error.hint}; hdf5.next_observations=keep compares nothing"
-        raise
+    needed = store.reading_bytes + LIBRARIES_BYTES + comparing_bytes(store, now, after)
+    if needed > options.budget_bytes:
+        raise BudgetExceeded(
+            f"comparing {after} with the rows after needs {units.format_bytes(needed)} and the budget is "
+            f"{units.format_bytes(options.budget_bytes)}",
+            size=needed,
+            limit=options.budget_bytes,
+            hint="give a larger --memory; hdf5.next_observations=keep compares nothing",
+        )
     return compare_next(store, now, after, options.compared_bytes, options.check_stop)
 
 
@@ -233,15 +227,17 @@ def _features(
 
 def _left_out_notes(compared: Mapping[str, NextRows]) -> list[str]:
     """One note for all that were compared alike."""
-    alike: dict[NextRows, list[str]] = {}
+    alike: dict[str, list[str]] = {}
     for name, rows in compared.items():
-        alike.setdefault(replace(rows, terminal_ends=0), []).append(name)
+        some = f"all {rows.compared:,} rows that have one were compared"
+        if not rows.is_whole:
+            some = f"the first {rows.compared:,} rows were compared, converting compares all"
+        alike.setdefault(some, []).append(name)
     notes = [
-        f"left out, as each is the observation of the row after ({_compared_text(rows)}): {listed(names)}"
-        for rows, names in alike.items()
+        f"left out, as each is the observation of the row after ({some}): {listed(names)}"
+        for some, names in alike.items()
     ]
-    ends = max((rows.terminal_ends for rows in compared.values()), default=0)
-    if ends:
+    if ends := max((rows.terminal_ends for rows in compared.values()), default=0):
         some = f"{ends:,} terminal episode{'s' if ends > 1 else ''}"
         notes.append(f"left out with them: what was observed after the last row of {some}; {_KEEP}")
     return notes
@@ -262,10 +258,5 @@ def _kept_note(name: str, key: str, rows: NextRows | None, settings: Settings) -
         why = f"nothing else says what follows the last row of {ends} not end terminal"
     else:
         why = f"it is the observation of the row after in all {rows.compared:,} rows, other numbers are not"
-    return f"{name} is kept as {key}: {why}" + ("" if rows.is_whole else f", {_FIRST_ROWS}")
-
-
-def _compared_text(rows: NextRows) -> str:
-    if rows.is_whole:
-        return f"all {rows.compared:,} rows that have one were compared"
-    return f"the first {rows.compared:,} rows were compared, converting compares all"
+    first = "" if rows.is_whole else ", of the first rows; converting compares all"
+    return f"{name} is kept as {key}: {why}{first}"

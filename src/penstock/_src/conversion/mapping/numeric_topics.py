@@ -314,8 +314,6 @@ def choose(
             )
             continue
         inside = left
-        if each.is_command:
-            notes.append(f"{each.name} is a pose beside commands of joints: an observation, and no part of the action")
         key = f"observation.{safe_name(each.name.strip('/').replace('/', '_'))}"
         features[distinct_name(key, each.name, (*used, *features))] = each.feature()
     if numeric and not action:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from penstock._src.align.report import count_of
 from penstock._src.conversion.inputs.recording import RecordingPlan
-from penstock._src.conversion.mapping.topics import find_constants, find_features, proposed_fps
+from penstock._src.conversion.mapping.topics import find_features, proposed_fps
 from penstock._src.conversion.settings import FIXED, FeatureSettings, Settings, TopicSource
-from penstock._src.recordings.recording import Recording, Topic
+from penstock._src.recordings.recording import Recording
 from penstock._src.recordings.values.transforms import TRANSFORM_TYPES
 from penstock._src.system import config
 from penstock.errors import PenstockError
@@ -57,7 +56,7 @@ def draft_yaml(recording: Recording, settings: Settings, error: PenstockError) -
     notes: list[str] = []
     features: Mapping[str, FeatureSettings] = settings.features
     try:
-        features = features or find_features(recording, settings, find_constants(recording, set()), notes)
+        features = features or find_features(recording, settings, notes)
     except PenstockError:
         pass  # what fails here is the reason that is given already
     used = {source.topic for feature in features.values() for source in feature.sources}
@@ -72,28 +71,12 @@ def draft_yaml(recording: Recording, settings: Settings, error: PenstockError) -
         written += config.dump_yaml(
             {"features": {key: _written(each, False) for key, each in features.items()}}, skip_defaults=True
         )
-    width = max((len(topic.name) for topic in recording.topics), default=0)
-    topics = [
-        f"{topic.name:<{width}}  {topic.type}  {count_of(topic.count, 'message')}{_seconds(recording, topic)}"
-        for topic in recording.topics
-    ]
     return (
         draft_head(recording.path.name, error)
         + comment(written.splitlines())
-        + comment(["", "topics (`penstock inspect FILE --fields TOPIC` lists their fields):"])
-        + comment(topics, "  ")
         + comment(notes and ["notes:"])
         + comment(notes, "  ")
     )
-
-
-def _seconds(recording: Recording, topic: Topic) -> str:
-    """From when to when a topic has messages."""
-    if not topic.count:
-        return ""
-    times = recording.times_ns(topic)
-    first, last = ((int(edge) - recording.start_ns) / 1e9 for edge in (times.min(), times.max()))
-    return f", {first:.2f} s to {last:.2f} s"
 
 
 def _written(feature: FeatureSettings, is_vector: bool) -> FeatureSettings | TopicSource | tuple[TopicSource, ...]:

@@ -246,24 +246,6 @@ def test_what_cpus_work_in_the_workers_is_counted_once(workers: int) -> None:
     assert snapshot().counters["fetch_cpu_ns"] < 0.5 * SAMPLES * 20e6
 
 
-def test_each_of_some_loaders_counts_for_itself_and_names_are_free_again_after_a_reset() -> None:
-    kept = attach(DataLoader(Squares(), batch_size=BATCH))
-    list(kept)
-    name = tunable_of(kept).describe().service_counter
-    for _ in range(3):
-        reset()
-        others = [attach(DataLoader(Squares(), batch_size=BATCH)) for _ in range(34)]  # one for each epoch, say
-        for loader in others:
-            list(loader)
-        names = [tunable_of(loader).describe().service_counter for loader in others]
-        told = [each for each in names if each]
-        assert name not in names and not any(names[len(told) :])
-        assert 20 < len(told) == len(set(told)) <= 31  # others that live have some of the 32
-        counted = {each for each in snapshot().counters if each.startswith("fetch_ns of loader ")}
-        assert counted == set(told) and all(snapshot().counters[each] > 0 for each in counted)
-        del others, loader
-
-
 def test_a_loader_tells_what_it_handed_out_and_how_long_its_later_passes_let_wait() -> None:
     words: dict[str, Any] = {"num_workers": 1, "worker_init_fn": sleepy, "timeout": 120}
     batches = attach(DataLoader(Squares(), batch_size=BATCH, **words))
@@ -297,8 +279,7 @@ def test_workers_that_start_slowly_are_advised_to_stay_and_it_is_tried() -> None
     assert found.trial.measured_ms < (found.trial.control_ms or 0) > 200 / BATCHES
 
 
-def test_workers_that_wait_are_advised_to_be_more_than_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock._src.profile.torch.wrappers.queued_ns", lambda: 0)  # however busy the machine is
+def test_workers_that_wait_are_advised_to_be_more_than_the_cpus() -> None:
     words: dict[str, Any] = {"num_workers": 1, "timeout": 120, "persistent_workers": True}
     batches = attach(DataLoader(Slow(False), batch_size=BATCH, **words))
     for _ in range(5):
@@ -306,7 +287,7 @@ def test_workers_that_wait_are_advised_to_be_more_than_the_cpus(monkeypatch: pyt
     told = replace(snapshot(), machine={"cores": 1})
     found = profile.verdict(told, loader=batches)
     more = next(fix for fix in found.fixes if fix.name == "workers")
-    assert 1 < more.change["num_workers"] <= 8
+    assert 1 < more.change["num_workers"] <= 2
     tunable_of(batches).close()
 
 

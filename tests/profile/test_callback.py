@@ -39,11 +39,6 @@ def test_every_value_is_a_finite_float_and_every_key_one_line() -> None:
     assert "penstock/gauges/q" not in callback(snapshot=odd)
 
 
-def test_two_names_that_would_become_one_key_are_both_there() -> None:
-    values = callback(snapshot=Snapshot(spans=(stats("a/b", [2 * MS]), stats("a_b", [MS]))))
-    assert sorted(value for key, value in values.items() if "mean_ms" in key) == [1.0, 2.0]
-
-
 def test_values_since_a_snapshot_are_those_of_the_time_between() -> None:
     common = {"process": MAIN, "start_ns": START_NS}
     before = Snapshot(

@@ -62,30 +62,6 @@ def test_their_names_are_those_of_the_functions() -> None:
     }  # fmt: skip
 
 
-@BOTH
-def test_a_class_stays_a_class_and_its_making_is_timed(timed: Callable[[str], Any]) -> None:
-    @timed("make")
-    class Reader:
-        def __init__(self, path: str) -> None:
-            self.path = path
-
-    class Cached(Reader):
-        pass
-
-    assert isinstance(Reader("a"), Reader) and issubclass(Cached, Reader) and Cached("b").path == "b"
-    assert calls() == {"make": 2}
-
-
-def test_a_class_whose_making_cannot_be_timed_is_refused() -> None:
-    with pytest.raises(UsageError, match="Bare has no __init__ of its own") as told:
-
-        @span("make")
-        class Bare:
-            pass
-
-    assert "method" in str(told.value.hint)
-
-
 @pytest.mark.parametrize("above", [property, functools.cached_property])
 def test_what_can_not_be_called_is_refused_and_not_made_another_thing(above: Any) -> None:
     for decorate in (span("area"), span):
@@ -108,31 +84,6 @@ def test_below_a_property_it_works() -> None:
             return 4
 
     assert Square().area == 4 and calls() == {"area": 1}
-
-
-@BOTH
-def test_a_cache_of_calls_can_still_be_asked_and_emptied(timed: Callable[[str], Any]) -> None:
-    @timed("decode")
-    @functools.lru_cache(maxsize=1000)
-    def decode(x: int) -> int:
-        return x
-
-    assert [decode(1), decode(1), decode(2)] == [1, 1, 2]
-    assert decode.cache_info().hits == 1 and calls() == {"decode": 3}
-    decode.cache_clear()
-    assert decode.cache_info().currsize == 0
-
-
-def test_something_without_a_hash_can_be_timed() -> None:
-    class Net:
-        __hash__ = None  # type: ignore[assignment]
-
-        def __call__(self, x: int) -> int:
-            return 2 * x
-
-    assert span(Net())(2) == 4 and calls() == {"Net": 1}
-    with pytest.raises(TypeError, match="not list"):
-        span([1])  # type: ignore[call-overload]
 
 
 def test_off_everything_is_handed_back_as_it_was() -> None:

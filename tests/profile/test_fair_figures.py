@@ -12,6 +12,7 @@ import pytest
 from penstock import profile
 from penstock._src.profile.record import machine
 from penstock._src.profile.record.registry import tunable_of
+from penstock._src.profile.record.steps import steps
 from penstock._src.profile.report.figures import peak_bytes, stage_rows
 from penstock._src.system.units import MIB
 from penstock.errors import UsageError
@@ -43,7 +44,7 @@ def test_memory_that_comes_and_goes_between_two_looks_at_the_tree_is_seen(monkey
         return held[0] + 50 * MIB
 
     monkeypatch.setattr(machine, "tree_pss_bytes", tree)
-    monkeypatch.setattr(machine.memory_series(), "interval_s", 0.0)
+    monkeypatch.setattr(steps().memory, "_interval_ns", 0)
     for now in (300, 1300, 200):
         held[0] = now * MIB
         mark_step()

@@ -42,8 +42,8 @@ def test_a_late_start_is_mended_by_the_first_idle_moment() -> None:
 def test_hours_do_not_cost_precision() -> None:
     timeline = DeviceTimeline()
     step_ns = 900 * MS + 123_000
-    kept = [timeline.add("step", _Moment(n * step_ns), n * step_ns, MS) for n in range(20_000)]  # five hours
-    assert 280 < sum(kept) < 310 and kept[0]
+    for n in range(20_000):  # five hours
+        timeline.add("step", _Moment(n * step_ns), n * step_ns, MS)
     events = timeline.events()
     assert len(events) == MOST_KEPT
     gaps = [after.start_ns - before.start_ns for before, after in pairwise(events)]

@@ -7,11 +7,13 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from penstock._src.profile.report.live import LiveView, live_line, live_table
+from penstock._src.profile.record import session
+from penstock._src.profile.report.live import LiveView, live, live_line, live_table
 from penstock._src.profile.stats import Snapshot
 from tests.profile.made import MS, empty_run, stats, training_run
 
@@ -47,6 +49,21 @@ class _Board:
         return self.snapshot
 
 
+def _view(board: _Board, **options: Any) -> LiveView:
+    _boards.append(board)
+    return live(**options)
+
+
+_boards: list[_Board] = []
+
+
+@pytest.fixture(autouse=True)
+def a_board(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(session, "snapshot", lambda *, events: _boards[-1]())
+    yield
+    _boards.clear()
+
+
 def _ended(name: str = "penstock-live") -> bool:
     views = [thread for thread in threading.enumerate() if thread.name == name]
     for thread in views:
@@ -56,7 +73,7 @@ def _ended(name: str = "penstock-live") -> bool:
 
 def test_where_there_is_no_terminal_lines_come_and_the_last_one_at_the_end() -> None:
     board, out = _Board(training_run(30)), io.StringIO()
-    with LiveView(board, line_every_s=0.01, stream=out):
+    with _view(board, line_every_s=0.01, stream=out):
         assert board.enough.wait(_SOON_S)
     lines = out.getvalue().splitlines()
     assert len(lines) == board.count >= 2
@@ -66,7 +83,7 @@ def test_where_there_is_no_terminal_lines_come_and_the_last_one_at_the_end() -> 
 
 def test_even_a_short_run_gets_its_line() -> None:
     board, out = _Board(training_run(5)), io.StringIO()
-    with LiveView(board, line_every_s=3600, stream=out):
+    with _view(board, line_every_s=3600, stream=out):
         pass
     assert len(out.getvalue().splitlines()) == 1
 
@@ -74,7 +91,7 @@ def test_even_a_short_run_gets_its_line() -> None:
 def test_a_terminal_gets_a_table_and_its_cursor_back() -> None:
     board, out = _Board(training_run(30)), io.StringIO()
     before = sys.stdout, sys.stderr
-    with LiveView(board, stream=out, terminal=True):
+    with _view(board, stream=out, terminal=True):
         assert board.asked.wait(_SOON_S)
         print("the training says something")
     text = out.getvalue()
@@ -85,7 +102,7 @@ def test_a_terminal_gets_a_table_and_its_cursor_back() -> None:
 
 def test_an_exception_of_the_training_passes_and_the_view_ends() -> None:
     out, before = io.StringIO(), (sys.stdout, sys.stderr)
-    with pytest.raises(ZeroDivisionError), LiveView(_Board(training_run(5)), stream=out, terminal=True):
+    with pytest.raises(ZeroDivisionError), _view(_Board(training_run(5)), stream=out, terminal=True):
         raise ZeroDivisionError
     assert out.getvalue().rstrip().endswith("\x1b[?25h") and _ended()
     assert (sys.stdout, sys.stderr) == before
@@ -94,7 +111,7 @@ def test_an_exception_of_the_training_passes_and_the_view_ends() -> None:
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_failing_board_ends_the_view_and_not_the_training(terminal: bool) -> None:
     board, out = _Board(training_run(5), fails_at=1), io.StringIO()
-    view = LiveView(board, line_every_s=0.01, stream=out, terminal=terminal).start()
+    view = _view(board, line_every_s=0.01, stream=out, terminal=terminal).start()
     assert board.asked.wait(_SOON_S)
     view.stop()
     assert out.getvalue().count("the live view ended: OSError: the board is gone") == 1
@@ -103,7 +120,7 @@ def test_a_failing_board_ends_the_view_and_not_the_training(terminal: bool) -> N
 
 def test_a_closed_stream_is_no_matter() -> None:
     out = io.StringIO()
-    view = LiveView(_Board(training_run(5)), line_every_s=3600, stream=out).start()
+    view = _view(_Board(training_run(5)), line_every_s=3600, stream=out).start()
     out.close()
     view.stop()
     assert _ended()
@@ -111,14 +128,14 @@ def test_a_closed_stream_is_no_matter() -> None:
 
 def test_only_its_own_thread_looks_while_it_runs() -> None:
     board = _Board(training_run(5))
-    with LiveView(board, line_every_s=0.01, stream=io.StringIO()):
+    with _view(board, line_every_s=0.01, stream=io.StringIO()):
         assert board.enough.wait(_SOON_S)
         assert board.thread_names == {"penstock-live"}
 
 
-def test_starting_and_stopping_twice_is_harmless() -> None:
-    view = LiveView(_Board(empty_run()), line_every_s=3600, stream=io.StringIO())
-    assert view.start() is view.start()
+def test_stopping_twice_is_harmless() -> None:
+    view = _view(_Board(empty_run()), line_every_s=3600, stream=io.StringIO())
+    assert view.start() is view
     view.stop()
     view.stop()
     assert _ended()
@@ -127,7 +144,7 @@ def test_starting_and_stopping_twice_is_harmless() -> None:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")  # it is what a DataLoader does
 def test_a_forked_worker_prints_to_the_real_stream() -> None:
     out, read_end, write_end = io.StringIO(), *os.pipe()
-    with LiveView(_Board(training_run(5)), stream=out, terminal=True), os.fdopen(read_end) as heard:
+    with _view(_Board(training_run(5)), stream=out, terminal=True), os.fdopen(read_end) as heard:
         stdout = sys.stdout
         child = os.fork()
         if child == 0:  # only what a worker would do, and no way back into the test
@@ -145,18 +162,18 @@ def _drawn(snapshot: Snapshot, height: int = 40, width: int = 140) -> str:
     from rich.console import Console
 
     out = io.StringIO()
-    Console(file=out, width=width).print(live_table(snapshot, snapshot, width, height))
+    Console(file=out, width=width).print(live_table(snapshot, snapshot, height))
     return out.getvalue()
 
 
-def test_the_table_shows_stages_shares_and_where_they_ran() -> None:
+def test_the_table_shows_stages_and_shares() -> None:
     text = _drawn(training_run(40))
     assert "step 40" in text and "data wait" in text
     row = next(line for line in text.splitlines() if line.startswith("03b_image_decode"))
-    assert "3 threads, 1 worker" in row and "█" in row
+    assert "█" in row
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 140])
+@pytest.mark.parametrize("width", [80, 140])
 def test_a_narrow_terminal_shows_less_but_no_half_number(width: int) -> None:
     lines = _drawn(training_run(40), width=width).splitlines()
     rows = [line for line in lines if " ms" in line and line.startswith(("0", "2"))]

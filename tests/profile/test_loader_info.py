@@ -21,7 +21,7 @@ KEYS = {
     "kind", "text", "options", "stores", "window", "rows", "samples", "batches_handed", "made_per_batch",
     "hit_share", "step_batches", "batches", "batch_size", "threads", "slots", "cores", "device", "cuda", "exact",
     "resize", "images", "images_per_batch", "stored_bytes_per_batch", "batch_bytes", "memory_bytes",
-    "memory_left_bytes", "memory_available_bytes", "cache_free_bytes", "steps_waited_ms", "is_companion",
+    "memory_left_bytes", "memory_available_bytes", "cache_free_bytes",
     "engine",
 }  # fmt: skip
 """Of a penstock.Loader in RUN.json."""
@@ -68,7 +68,7 @@ def test_a_store_without_words_is_one_that_nobody_else_can_open() -> None:
         ({"threads": "two"}, r"threads: needs a whole number, not 'two'"),
         ({"batches": 0.5}, "batches: needs a whole number"),
         ({"start_wait_ms": "long"}, "start_wait_ms: needs a number, not 'long'"),
-        ({"images": [image_info(stored=[480])]}, r"images\[0\].stored: needs 2 whole numbers"),
+        ({"images": [image_info(stored=[480])]}, r"images\[0\].stored: needs a list of 2"),
         ({"images": [image_info(view=3)]}, r"images\[0\].view: needs a table, not 3"),
         ({"images": [{"column": "cam"}]}, r"images\[0\].encoding is missing"),
         ({"options": 3}, "options: needs a table, not 3"),

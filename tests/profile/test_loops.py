@@ -14,7 +14,6 @@ import pytest
 from penstock import profile
 from penstock._src.profile.record import loader_pass
 from penstock._src.profile.record import steps as steps_module
-from penstock._src.profile.record.loader_pass import LoaderPass, loader_id
 from penstock._src.profile.record.steps import Steps, steps
 from penstock._src.profile.stats import EpochStats
 from penstock.errors import UsageError
@@ -51,13 +50,23 @@ def test_batches_of_a_validation_are_no_steps(clock: list[int], validates_first:
     assert [(each.steps, each.steps_ns, each.wait_ns) for each in steps().epochs()] == [(10, 1000, 20)] * 2
 
 
-def test_a_loop_without_gradients_is_no_training_where_another_has_them(clock: list[int]) -> None:
-    torch = pytest.importorskip("torch")
-    with torch.no_grad():
-        fed(clock, Batches(clock, 50, wait_ns=4), step_ns=100)
-    assert steps().stats().count == 50  # all there is: inference
-    fed(clock, Batches(clock, 5, wait_ns=2), step_ns=10)
+def test_the_loop_whose_steps_took_longest_in_all_is_the_training(clock: list[int]) -> None:
+    short, long = Batches(clock, 50, wait_ns=4), Batches(clock, 5, wait_ns=2)
+    fed(clock, short, step_ns=10)
+    assert steps().stats().count == 50
+    fed(clock, long, step_ns=1000)
     assert steps().stats().count == 5
+    assert steps().batches_of(id(long)) == 5 and steps().batches_of(id(short)) == 0
+
+
+def test_loaders_of_one_data_set_are_one_with_gradients_and_without_apart(clock: list[int]) -> None:
+    torch = pytest.importorskip("torch")
+    data = object()
+    for _ in range(3):
+        fed(clock, Batches(clock, 5, dataset=data), step_ns=100)
+        with torch.no_grad():
+            fed(clock, Batches(clock, 4, dataset=data), step_ns=50)
+    assert durations() == [100] * 15
 
 
 def durations() -> list[int]:
@@ -88,15 +97,27 @@ def test_passes_of_one_loader_in_one_function_are_one_loop_on_any_line(clock: li
     assert durations() == [110] * 19
 
 
-def test_two_loaders_that_are_asked_in_turn_feed_the_same_steps(clock: list[int]) -> None:
+def test_a_marked_step_waits_for_all_of_its_loaders(clock: list[int]) -> None:
     first, second = Batches(clock, 10), Batches(clock, 10, wait_ns=7)
-    for _ in range(2):
-        for _ in zip(first, second, strict=True):
-            clock[0] += 100
-        clock[0] += 5000
+    for _ in zip(first, second, strict=True):
+        clock[0] += 100
+        profile.mark_step()
     told = profile.snapshot().steps
-    assert durations() == [117] * 20 and told.wait_total_ns == 20 * 17 and told.batches == 20
-    assert steps().use_of(loader_id(first)).batches == 20 and steps().use_of(loader_id(second)).batches == 0
+    assert durations() == [117] * 10 and told.wait_total_ns == 10 * 17
+
+
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_a_step_in_which_a_validation_ends_is_not_counted(clock: list[int], is_marked: bool) -> None:
+    torch = pytest.importorskip("torch")
+    validation = Batches(clock, 7, wait_ns=9)
+    for number, _ in enumerate(Batches(clock, 20)):
+        clock[0] += 100
+        if number % 5 == 4:
+            with torch.no_grad():
+                fed(clock, validation, step_ns=10)
+        if is_marked:
+            profile.mark_step()
+    assert durations() == [110] * 16
 
 
 @pytest.mark.parametrize("marks_epochs", [True, False])
@@ -149,24 +170,6 @@ def test_time_that_belongs_to_no_step_can_be_taken_out(clock: list[int]) -> None
             clock[0] += 7000
             steps().shift(7000)
     assert durations() == [110] * 5
-
-
-def test_gradients_tell_training_from_validation_in_one_function() -> None:
-    torch = pytest.importorskip("torch")
-
-    loader = Batches([0], 0)
-
-    def run(batches: int, is_training: bool) -> None:
-        feeding = LoaderPass(loader)
-        with torch.set_grad_enabled(is_training):
-            for number in range(batches + 1):
-                feeding.take(feeding.ask(), number < batches)
-
-    run(8, False)
-    run(3, True)
-    run(8, False)
-    assert profile.snapshot().steps.count == 3
-    assert profile.snapshot().counters["batches_used"] == 19
 
 
 def test_steps_marked_by_hand_count_from_the_second_on_in_every_epoch() -> None:

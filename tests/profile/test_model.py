@@ -56,11 +56,6 @@ def test_more_threads_never_make_the_predicted_step_longer(
     assert compute <= more.step_ms <= now.step_ms
 
 
-def test_handing_over_a_batch_comes_on_top_of_whatever_is_longer() -> None:
-    assert replace(BASE, hand_over_ms=2.0).step_ms == 42.0
-    assert replace(BASE, hand_over_ms=2.0, compute_ms=55.0).step_ms == 57.0
-
-
 # The steady state
 
 

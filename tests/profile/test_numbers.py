@@ -64,7 +64,7 @@ def test_what_is_not_finite_tells_nothing(value: Any) -> None:
     assert told.gauges == {} and "elsewhere" not in told.by_name()
 
 
-@pytest.mark.parametrize("value", ["2", b"2", [2], 2j, object(), torch.zeros(2), np.zeros(2)])
+@pytest.mark.parametrize("value", ["2", [2], 2j, object(), torch.zeros(2), np.zeros(2)])
 def test_what_is_no_number_is_refused_by_the_name_of_the_call(value: Any) -> None:
     with pytest.raises(UsageError, match=r"gauge\(name, value\): a number is needed, not a "):
         profile.gauge("level", value)
@@ -82,9 +82,6 @@ def test_a_counter_takes_whole_numbers_of_any_kind() -> None:
     for wrong in (1.5, "3", float("nan"), torch.tensor(1.0), None):
         with pytest.raises(UsageError, match=r"count\(name, n\): a whole number is needed, not a "):
             profile.count("seen", wrong)  # type: ignore[arg-type]
-    for beyond in (2**63 - 1, 2**63, np.uint64(2**63)):
-        with pytest.raises(UsageError, match="beyond 64 bits"):
-            profile.count("seen", beyond)  # type: ignore[arg-type]
     assert snapshot().counters["seen"] == 11
 
 

@@ -109,19 +109,6 @@ def test_every_name_is_text_wherever_it_comes_from() -> None:
     assert reader.text.count(HOSTILE) >= 10
 
 
-def test_the_browser_is_told_to_run_our_script_alone() -> None:
-    import base64
-    import hashlib
-
-    page = render_page(training_run(5))
-    script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)
-    assert script is not None
-    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
-    policy = next(a["content"] for tag, a in _read(page).tags if a.get("http-equiv") == "Content-Security-Policy")
-    assert policy is not None
-    assert f"script-src 'sha256-{digest}'" in policy and policy.startswith("default-src 'none'")
-
-
 def test_an_empty_run_gives_a_page_that_says_what_is_missing() -> None:
     reader = _read(render_page(empty_run()))
     for words in ("no step was marked", "No span was recorded", "No memory was sampled"):
@@ -189,7 +176,7 @@ def test_a_directory_that_is_not_there_is_told_and_leaves_nothing(tmp_path: Path
 
 def _bars(events: list[SpanEvent], duration_ns: int = 1_000_000) -> Any:
     names = {event.name: StageStyle(n, False) for n, event in enumerate(events)}
-    return step_bars(events, 0, duration_ns, 1 / 1200, names)
+    return step_bars(events, 0, duration_ns, names)
 
 
 def test_bars_lie_where_the_spans_were_and_end_with_the_step() -> None:
@@ -271,15 +258,6 @@ def test_a_hostile_name_is_shown_and_not_run(browser: Browser, tmp_path: Path) -
     assert browser.run("return document.title") == f"{HOSTILE} · penstock"
     assert browser.run("return document.images.length + document.scripts.length") == 1
     assert browser.console() == []
-
-
-def test_a_script_that_got_in_would_still_not_run(browser: Browser, tmp_path: Path) -> None:
-    page = render_page(training_run(5)).replace("</main>", "<script>document.title='owned'</script></main>")
-    path = tmp_path / "page.html"
-    path.write_text(page, encoding="utf-8")
-    browser.visit(path)
-    assert browser.run("return document.title") != "owned"
-    assert len(browser.console()) == 1  # the browser says that it refused
 
 
 def test_the_page_answers_to_the_pointer_and_to_clicks(browser: Browser, tmp_path: Path) -> None:

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock._src.profile.report.trace import export_trace, trace_events
-from penstock._src.profile.stats import Snapshot, SpanEvent, ThreadEvents
+from penstock._src.profile.stats import Snapshot, SpanEvent
 from penstock.errors import OutputFailed
 from tests.profile.made import MAIN, WORKER, empty_run, training_run
 
@@ -145,15 +144,6 @@ def test_steps_epochs_and_memory_lie_on_the_same_axis(tmp_path: Path) -> None:
 
 
 _event = st.builds(SpanEvent, st.sampled_from(["a", "b"]), st.integers(0, 60), st.integers(0, 40), st.integers(0, 3))
-
-
-@settings(max_examples=60)
-@given(st.lists(_event, max_size=25))
-def test_whatever_overlaps_the_tracks_nest_and_nothing_is_lost(events: list[SpanEvent]) -> None:
-    run = Snapshot(events=(ThreadEvents(1, "p", "t", tuple(events)),), process=1)
-    records = list(trace_events(run))
-    check_trace({"traceEvents": records, "displayTimeUnit": "ns"})
-    assert sum(record["ph"] == "X" for record in records) == len(events)
 
 
 def test_an_empty_run_and_strange_names_are_valid_traces(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.verdict.case import Fix
-from penstock._src.profile.verdict.trial import FixTrial, batch_cost, try_fix
+from penstock._src.profile.verdict.trial import FixTrial, batch_cost
 from penstock._src.profile.verdict.verdict import verdict
 from penstock.errors import UsageError
 from tests.profile.runs import Measured, loader_told, run, way
@@ -48,35 +48,6 @@ class Fake:
 
 def fix(workers: int, ms: float = 1.0) -> Fix:
     return Fix("workers", {"num_workers": workers}, ms, "")
-
-
-@pytest.mark.parametrize(
-    ("workers", "told", "is_whole"),
-    [
-        (4, {}, True),
-        (1, {"prefetch_factor": 4}, True),
-        (1, {"batches": 17}, False),  # long enough for a steady state
-        (4, {"batches": None}, False),  # a stream
-        (0, {}, False),
-    ],
-)
-def test_short_epochs_of_workers_are_gone_through_whole(workers: int, told: dict[str, Any], is_whole: bool) -> None:
-    subject = Fake(**told)
-    trial = try_fix(subject, fix(workers), lambda batch: None, seconds=0.0, control=True)
-    assert subject.begun == [{}, {"num_workers": workers}, {}]
-    whole = 4 + 2 * 2  # one that does not count, then one for each window; twice those of the control
-    assert (subject.ended == whole) == is_whole and len(trial.windows_ms) == 3
-
-
-def test_an_epoch_of_the_present_workers_may_be_too_short_as_well() -> None:
-    subject = Fake(workers=2)
-    try_fix(subject, Fix("persistent workers", {"persistent_workers": True}, 1.0, ""), lambda batch: None, seconds=0.0)
-    assert subject.ended == 4
-
-
-def test_nobody_waits_for_whole_epochs_that_take_long() -> None:
-    with pytest.raises(UsageError, match="only over whole epochs, and one takes 32 s"):
-        try_fix(Fake(), fix(4), lambda batch: None, seconds=0.0, batch_ms=2000.0)
 
 
 # Halves of batches

@@ -11,7 +11,7 @@ import pytest
 
 from penstock import profile
 from penstock._src.load.loader import Loader
-from penstock._src.profile.record.registry import loader_infos, register, unregister
+from penstock._src.profile.record.registry import loader_infos
 from penstock._src.profile.verdict.verdict import verdict
 from tests.load.image_store import ArrayStore
 from tests.profile.runs import Measured, loader_told, run
@@ -52,13 +52,6 @@ def gone_through(loader: Any) -> float:
     for _ in loader:
         pass
     return (time.perf_counter() - began) * 1e3
-
-
-def test_batches_of_a_validation_whose_loader_is_gone_are_not_in_the_mean() -> None:
-    training = profile.attach(DataLoader(Slow(80, 0.002), batch_size=4))
-    spent_ms = gone_through(training)
-    evaluate()
-    assert 6 < profile.verdict().now.service_ms <= spent_ms / 20  # four samples of 2 ms; of the validation 80 ms
 
 
 def test_steps_of_several_batches_are_told_by_all_of_them() -> None:
@@ -118,18 +111,6 @@ def test_a_loader_of_penstock_that_is_closed_can_be_judged() -> None:
     assert len(told) == before + 1 and told[0].ended
     assert told[0].batches_handed == told[0].step_batches == steps
     assert profile.verdict().now.threads == 1
-
-
-def test_one_that_cannot_tell_any_more_ends_all_the_same() -> None:
-    class Broken(Measured):
-        def describe(self) -> dict[str, Any]:
-            raise RuntimeError("half closed")
-
-    subject = Broken({})
-    before = len(loader_infos())
-    register(subject)
-    unregister(subject)
-    assert len(loader_infos()) == before
 
 
 def test_nothing_is_advised_for_a_loader_that_nobody_knows() -> None:

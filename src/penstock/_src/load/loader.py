@@ -41,7 +41,6 @@ from penstock._src.load.views.view import View
 from penstock._src.plan.load_plan import LoadPlan
 from penstock._src.plan.view_choice import fit_whole
 from penstock._src.profile.loader_info import LoaderInfo
-from penstock._src.profile.record.loader_pass import loader_id
 from penstock._src.profile.record.registry import AccessPath, register, unregister
 from penstock._src.stores.store import Store
 from penstock._src.system.budget import Budget, Reservation
@@ -425,11 +424,6 @@ class Loader:
         self._last_stats = {"views": views, "engine": engine_stats}
 
     # The subject of a verdict
-
-    @property
-    def serial(self) -> int:
-        """The number by which the profiler knows its passes."""
-        return loader_id(self)
 
     def describe(self) -> LoaderInfo:
         """How it is set up, what a batch needs, and what it takes to make it again."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock._src.profile.schema import decode_fields, encode_fields, refuse
+from penstock._src.profile.schema import decode_fields, encode_fields
 
 PENSTOCK_LOADER = "penstock.Loader"
 TORCH_LOADER = "torch.utils.data.DataLoader"
@@ -92,8 +92,6 @@ class LoaderInfo:
     """The class of it."""
     is_stream: bool | None = None
     """Whether every worker goes through all of the data set, unless that divides itself."""
-    service_counter: str | None = None
-    """The counter of what its samples and batches took."""
     starts: int | None = None
     """Passes that began, all but the very first."""
     start_wait_ms: float | None = None
@@ -132,15 +130,7 @@ class LoaderInfo:
     batches_handed: int | None = None
     step_batches: int | None = None
     """That went into training steps."""
-    steps_waited_ms: float | None = None
-    is_companion: bool | None = None
-    """Whether the steps ask it beside another loader."""
     ended: bool | None = None
-
-    @property
-    def is_fed(self) -> bool:
-        """Whether training steps had batches of it."""
-        return bool(self.step_batches or self.is_companion)
 
     @property
     def processes(self) -> int:
@@ -155,7 +145,5 @@ class LoaderInfo:
     @staticmethod
     def from_json(data: Any, place: str = "") -> LoaderInfo:
         """What `to_json` wrote; UsageError names the value that is wrong."""
-        if not isinstance(data, Mapping):
-            refuse(data, place, "a table")
         found: LoaderInfo = decode_fields(LoaderInfo, data, place)
         return found

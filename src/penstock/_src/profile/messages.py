@@ -37,10 +37,9 @@ _MESSAGES: dict[str, tuple[str, str]] = {
     ),
     "decode once": (
         "penstock.Loader with a view decodes each image once, at the training size, and copies it from then on; what "
-        "that gives here was not measured{if_images}",
-        "带视图的 penstock.Loader 以训练尺寸将每张图像只解码一次，之后只需复制；在此未测量其效果{if_images}",
+        "that gives here was not measured",
+        "带视图的 penstock.Loader 以训练尺寸将每张图像只解码一次，之后只需复制；在此未测量其效果",
     ),
-    "if images": (" (if it is images that your data set decodes)", "（前提是数据集在解码图像）"),
     "view is filled": ("are all filled now", "现已填满"),
     "view is being filled": ("are being filled ({filled:,} so far)", "正在填充（已有 {filled:,}）"),
     "filling": (
@@ -74,11 +73,6 @@ _MESSAGES: dict[str, tuple[str, str]] = {
         "something that this number leaves out",
         "nvJPEG 处理您的一张图像需 {ms:.3f} ms；它与训练步共用 GPU，这个数字不含由此给训练步带来的开销",
     ),
-    "fewer columns": (
-        "without {column} (by its pixels {part:.0%} of the work on images), if the policy does not need it: "
-        "Window(columns=[…])",
-        "去掉 {column}（按像素占图像处理的 {part:.0%}），前提是策略不需要它: Window(columns=[…])",
-    ),
     "storage": (
         "the files are read at {has:,.0f} MB/s; {needed:,.0f} MB/s ({batch:.1f} MB per batch) would keep up with the "
         "rest",
@@ -102,14 +96,6 @@ _MESSAGES: dict[str, tuple[str, str]] = {
     ),
     # Notes
     "few steps": ("{count} steps are few: the numbers may still move", "只有 {count} 步: 数字仍可能变化"),
-    "breaks": ("{count} long breaks between steps are not counted", "步与步之间的 {count} 次长时间停顿未计入"),
-    "beside the loader": (
-        "your step alone takes {alone:.1f} ms, in the run {there:.1f} ms: the rest is what the loader's threads take "
-        "from it (CPUs, Python's lock), or other work of your loop; decoding on the GPU and copying from a view "
-        "take less of it than decoding on CPUs",
-        "您的训练步单独需 {alone:.1f} ms，运行中为 {there:.1f} ms: 其余是加载线程占用的 CPU 和 Python 锁，"
-        "或循环中的其他工作；GPU 解码和从视图复制比 CPU 解码占用更少",
-    ),
     "own process": (
         'engine="process" makes batches in a process of its own, which does not take Python\'s lock from the step; '
         "decoding on the GPU and copying from a view take less than decoding on CPUs",
@@ -119,28 +105,6 @@ _MESSAGES: dict[str, tuple[str, str]] = {
         "the engine is a process of its own already: fewer threads (threads=…) leave the step more CPUs; decoding on "
         "the GPU and copying from a view take less than decoding on CPUs",
         "加载引擎已是独立进程: 减少线程（threads=…）可给训练步留出更多 CPU；GPU 解码和从视图复制比 CPU 解码占用更少",
-    ),
-    "hand-over": (
-        "the {wait:.1f} ms that a step waits are what taking its batch from a worker process costs, for the workers "
-        "would have one every {batch:.1f} ms: about the same for each batch, whatever the data set does; larger "
-        "batches, or fewer and larger tensors in them, change it, more workers and less decoding do not",
-        "每步等待的 {wait:.1f} ms 是从 worker 进程取 batch 的开销，因为 worker 每 {batch:.1f} ms 就能给出一个: "
-        "每个 batch 大致相同，与数据集做什么无关；更大的 batch，或其中张量更少更大，才能改变它，"
-        "更多 worker 或更少解码则不能",
-    ),
-    "several loaders": (
-        "{count} loaders feed each step; this is about {name}, {place}, for which it waits {own:.1f} of {whole:.1f} "
-        "ms; the others stay as they are",
-        "每步由 {count} 个加载器供给；这里说的是{place}的 {name}，等待它 {own:.1f} ms（共 {whole:.1f} ms）；"
-        "其他保持不变",
-    ),
-    "asked first": ("the one that is asked first", "首先取 batch"),
-    "asked later": ("one that is asked after another", "随后取 batch"),
-    "in line": (
-        "of {service:.1f} ms for a batch, {queued:.1f} stand in line for a CPU: other programs have the CPUs, or there "
-        "are more workers and threads than CPUs; workers beyond the CPUs do not change that",
-        "每个 batch 的 {service:.1f} ms 中有 {queued:.1f} ms 在排队等待 CPU: CPU 被其他程序占用，"
-        "或 worker 和线程多于 CPU；超出 CPU 数的 worker 无济于事",
     ),
     "remote latency": (
         "remote data, latency-bound: a request takes {request:.0f} ms, {share} of it until its answer begins, and "
@@ -267,7 +231,6 @@ _MESSAGES: dict[str, tuple[str, str]] = {
     "fix: view on disk": ("view on disk", "磁盘视图"),
     "fix: scaled decode": ("scaled decode", "缩放解码"),
     "fix: decode on the GPU": ("decode on the GPU", "GPU 解码"),
-    "fix: fewer columns": ("fewer columns", "更少的列"),
     "fix: faster storage": ("faster storage", "更快的存储"),
     "fix: larger batch": ("larger batch", "更大的 batch"),
     "fix: mixed precision": ("mixed precision", "混合精度"),

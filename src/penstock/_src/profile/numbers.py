@@ -14,18 +14,16 @@ from penstock.errors import UsageError
 
 def real_number(value: Any, call: str) -> float:
     """A float; infinity where none holds it. `call` names who asks: `gauge(name, value)`."""
-    if type(value) is float:
-        return value
     try:
-        if isinstance(value, (str, bytes, bytearray)):
+        if isinstance(value, str):
             raise TypeError("a text is none")
         # Not float() alone: torch warns of it where there is a graph.
         return float(getattr(value, "item", lambda: value)())
     except OverflowError:
         return inf
     except (TypeError, ValueError, RuntimeError) as error:
-        hint = "of a tensor with several elements, tell one number: value.mean()"
-        raise UsageError(f"{call}: a number is needed, not {_kind(value)}: {error}", hint=hint) from error
+        message = f"{call}: a number is needed, not a {type(value).__name__}: {error}"
+        raise UsageError(message, hint="of a tensor with several elements, tell one number: value.mean()") from error
 
 
 def whole_number(value: Any, call: str) -> int:
@@ -33,9 +31,5 @@ def whole_number(value: Any, call: str) -> int:
     try:
         return int(operator.index(value))
     except (TypeError, ValueError, RuntimeError) as error:
-        message = f"{call}: a whole number is needed, not {_kind(value)}"
+        message = f"{call}: a whole number is needed, not a {type(value).__name__}"
         raise UsageError(message, hint="int(value) makes one of a float or a text") from error
-
-
-def _kind(value: Any) -> str:
-    return f"a {type(value).__name__}"

@@ -1,7 +1,4 @@
-"""Files of a profile: values made plain for JSON, read back as the types that dataclasses declare, written whole.
-
-Everything that is read goes through `decode`: a value that does not fit its field is refused by its place in the file.
-"""
+"""Files of a profile: values made plain for JSON, read back as the types that dataclasses declare, written whole."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import functools
 import os
 import reprlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
@@ -38,17 +35,12 @@ def encode(value: Any) -> Any:
         return value.encode("utf-8", "replace").decode()  # a path may hold half a letter
     if isinstance(value, Mapping):
         return {encode(str(name)): encode(each) for name, each in value.items()}
-    if isinstance(value, tuple) and value and hasattr(value[0], "_fields"):
-        return [list(each) for each in value]  # rows of numbers, of which there are many
     if isinstance(value, (list, tuple, set, frozenset)):
         return [encode(each) for each in value]
     if is_dataclass(value) and not isinstance(value, type):
         return value.to_json() if hasattr(value, "to_json") else encode_fields(value)
-    try:
-        listed = value.tolist()
-    except (AttributeError, TypeError, ValueError, RuntimeError):  # no array
-        return encode(str(value))
-    return encode(listed)
+    listed = getattr(value, "tolist", None)  # an array
+    return encode(str(value) if listed is None else listed())
 
 
 def encode_fields(value: Any) -> dict[str, Any]:
@@ -83,24 +75,31 @@ def decode(kind: Any, value: Any, place: str) -> Any:
     if origin is UnionType:
         return None if value is None else decode(args[0], value, place)
     if origin is tuple:
-        return _items(args[0], value, place) if args[-1] is Ellipsis else tuple(_row(len(args), value, place))
+        if type(value) is not list:
+            refuse(value, place, "a list")
+        kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
+        return tuple(_row(kinds, value, place))
+    if hasattr(kind, "_fields"):
+        return kind(*_row(_hints(kind), value, place))
     if not isinstance(value, Mapping):
         refuse(value, place, "a table")
     if origin is Mapping:
         return {str(name): decode(args[1], each, f"{place}[{reprlib.repr(name)}]") for name, each in value.items()}
-    return kind.from_json(value, place) if hasattr(kind, "from_json") else decode_fields(kind, value, place)
+    return decode_fields(kind, value, place)
 
 
-def decode_fields(kind: Any, value: Mapping[str, Any], place: str, **known: Any) -> Any:
-    """A dataclass of the fields that a table has; those in `known` are read already."""
-    for each, hint in _hints(kind):
-        name = each.name
-        if name in known:
-            continue
-        if name in value:
-            known[name] = decode(hint, value[name], _inside(place, name))
+def decode_fields(kind: Any, value: Any, place: str) -> Any:
+    """A dataclass of the fields that a table has."""
+    if not isinstance(value, Mapping):
+        refuse(value, place, "a table")
+    known = {}
+    known_fields: Sequence[Field[Any]] = fields(kind)
+    for each, hint in zip(known_fields, _hints(kind), strict=True):
+        inside = f"{place}.{each.name}" if place else each.name
+        if each.name in value:
+            known[each.name] = decode(hint, value[each.name], inside)
         elif each.default is MISSING and each.default_factory is MISSING:
-            raise UsageError(f"the profile is damaged: {_inside(place, name)} is missing")
+            raise UsageError(f"the profile is damaged: {inside} is missing")
     return kind(**known)
 
 
@@ -110,33 +109,15 @@ def refuse(value: Any, place: str, needed: str) -> NoReturn:
 
 
 @functools.cache
-def _hints(kind: Any) -> list[tuple[Field[Any], Any]]:
+def _hints(kind: Any) -> list[Any]:
+    """The types of the fields of a dataclass or a NamedTuple, in their order."""
     hints = get_type_hints(kind)
-    return [(each, hints[each.name]) for each in fields(kind)]
+    names = kind._fields if hasattr(kind, "_fields") else [each.name for each in fields(kind)]
+    return [hints[name] for name in names]
 
 
-def _inside(place: str, name: str) -> str:
-    return f"{place}.{name}" if place else name
-
-
-def _items(kind: Any, value: Any, place: str) -> tuple[Any, ...]:
-    if type(value) is not list:
-        refuse(value, place, "a list")
-    if get_origin(kind) is tuple:
-        return tuple(map(tuple, decode_rows(len(get_args(kind)), value, place)))
-    if hasattr(kind, "_fields"):
-        return tuple(kind(*row) for row in decode_rows(len(kind._fields), value, place))
-    return tuple(decode(kind, each, f"{place}[{number}]") for number, each in enumerate(value))
-
-
-def decode_rows(width: int, rows: Any, place: str) -> list[list[int]]:
-    """Rows of so many whole numbers."""
-    if type(rows) is not list:
-        refuse(rows, place, "a list")
-    return [_row(width, row, f"{place}[{number}]") for number, row in enumerate(rows)]
-
-
-def _row(width: int, row: Any, place: str) -> list[int]:
-    if type(row) is not list or len(row) != width or set(map(type, row)) != {int}:
-        refuse(row, place, f"{width} whole numbers")
-    return row
+def _row(kinds: Sequence[Any], value: Any, place: str) -> list[Any]:
+    if type(value) is not list or len(value) != len(kinds):
+        refuse(value, place, f"a list of {len(kinds)}")
+    pairs = enumerate(zip(kinds, value, strict=True))
+    return [decode(kind, each, f"{place}[{number}]") for number, (kind, each) in pairs]

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, NoReturn
 
 from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.histogram import Durations, pairs_of
-from penstock._src.profile.schema import decode, decode_fields, decode_rows, encode_fields, refuse, replacing
+from penstock._src.profile.schema import decode_fields, encode_fields, replacing
 from penstock.errors import UsageError
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,26 +158,6 @@ class ThreadEvents:
     process_name: str
     thread: str
     events: tuple[SpanEvent, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; names by number, for a run of thousands of events repeats a dozen."""
-        numbers: dict[str, int] = {}
-        rows = [
-            [numbers.setdefault(each.name, len(numbers)), each.start_ns, each.duration_ns, each.depth]
-            for each in self.events
-        ]
-        return {**encode_fields(replace(self, events=())), "names": list(numbers), "events": rows}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any], place: str) -> ThreadEvents:
-        """What `to_json` wrote."""
-        names = decode(tuple[str, ...], data.get("names"), f"{place}.names")
-        rows = decode_rows(len(SpanEvent._fields), data.get("events"), f"{place}.events")
-        if any(not 0 <= row[0] < len(names) for row in rows):
-            refuse(len(names), f"{place}.names", "a name for each event")
-        events = tuple(SpanEvent(names[row[0]], *row[1:]) for row in rows)
-        found: ThreadEvents = decode_fields(ThreadEvents, data, place, events=events)
-        return found
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Where everything lies on the board: its header, the directory of buffers, and the page of each buffer.
 
 The header and the directory come first; then one page per buffer. A page is written by the one thread that owns it and
-read by anybody. It holds the names of the spans as a tree (a node knows its parent), counters, gauges, two copies of
-the sums, and a ring of the last events. All numbers are signed 64-bit words in the machine's order.
+read by anybody. It holds the names of the spans as a tree (a node knows its parent), counters and gauges, two copies
+of the sums, and a ring of the last events. All numbers are 64-bit words in the machine's order.
 """
 
 from __future__ import annotations
@@ -23,28 +23,26 @@ HEADER_BYTES = 4096
 
 # The directory: one entry per buffer. Who owns it is written under the lock of the board.
 MAX_BUFFERS = 512
-ENTRY = Struct("=5q24x96s96s")  # state, pid, its start, lengths of the texts; names of thread and process
+ENTRY = Struct("=4q96s96s")  # whether it ended, pid, lengths of the texts; names of thread and process
 ENTRY_BYTES, ENTRY_TEXT_BYTES = ENTRY.size, 96
-ALIVE, ENDED, FULL = range(1, 4)  # full: its thread has ended, and there is no room for other names
 DIRECTORY_BYTES = HEADER_BYTES + MAX_BUFFERS * ENTRY_BYTES
 
 # A page: its header words, then the sections in bytes.
-P_FOLDS, P_NODES, P_COUNTERS, P_GAUGES, P_LEVELS_RESET_NS, P_LOST_COUNTERS, P_LOST_GAUGES = range(7)
+P_FOLDS, P_NODES, P_LEVELS, P_LEVELS_RESET_NS, P_LOST_LEVELS = range(5)
 PAGE_HEADER_BYTES = 256
 
 TEXT_BYTES = 112
-NAMED = Struct("=qq112s")  # parent or value; length, text
-N_NODES, NODE_BYTES = 256, NAMED.size
+NODE = Struct("=qq112s")  # parent; length, text
+N_NODES = 256
 ROOT, OTHER_ID, OTHER_INNER_ID = 0, 1, 2
 OTHER = "…other"  # where the calls of spans go for which a page has no room
 NODES_AT = PAGE_HEADER_BYTES
 
-N_COUNTERS, COUNTER_BYTES = 64, NAMED.size
-COUNTERS_AT = NODES_AT + N_NODES * NODE_BYTES
-
-GAUGE = Struct("=6dq112s24x")  # last, time, sum, count, least, most; length, text
-N_GAUGES, GAUGE_BYTES = 32, GAUGE.size
-GAUGES_AT = COUNTERS_AT + N_COUNTERS * COUNTER_BYTES
+LEVEL = Struct("=6dqq112s")  # last, time, sum, count, least, most; kind; length, text
+L_LAST, L_TIME, L_SUM, L_COUNT, L_LEAST, L_MOST = range(6)
+COUNTER, GAUGE = 0, 1
+N_LEVELS = 96
+LEVELS_AT = NODES_AT + N_NODES * NODE.size
 
 # The sums: two copies; the one whose number is the last bit of P_FOLDS holds. Each: a small header, one row per node.
 S_SEQUENCE, S_RESET_NS = 0, 1
@@ -52,7 +50,7 @@ SUMS_HEADER = 8
 R_COUNT, R_TOTAL, R_SELF, R_MIN, R_MAX, R_HISTOGRAM = 0, 1, 2, 3, 4, 8
 ROW_WORDS = R_HISTOGRAM + N_BUCKETS
 SUMS_WORDS = SUMS_HEADER + N_NODES * ROW_WORDS
-SUMS_AT = GAUGES_AT + N_GAUGES * GAUGE_BYTES
+SUMS_AT = LEVELS_AT + N_LEVELS * LEVEL.size
 
 # The ring: event number s (from 1) lies at (s - 1) % N_EVENTS; its tag, written last, is s << 12 | node.
 EVENT_WORDS, EVENT_BYTES = 4, 32  # start, duration, time in children, tag
@@ -64,8 +62,7 @@ TAG_BITS = 12
 PACKED, CALLS_BITS = 1 << 63, 20
 CALLS_MASK = (1 << CALLS_BITS) - 1
 RING_AT = SUMS_AT + 2 * SUMS_WORDS * WORD
-_USED = RING_AT + N_EVENTS * EVENT_BYTES
-PAGE_BYTES = -(-_USED // 65536) * 65536  # whole pages of memory on every machine
+PAGE_BYTES = -(-(RING_AT + N_EVENTS * EVENT_BYTES) // 65536) * 65536  # whole pages of memory on every machine
 BUFFERS_AT = -(-DIRECTORY_BYTES // 65536) * 65536
 
 
@@ -75,11 +72,10 @@ def fit_text(text: str, room_bytes: int = TEXT_BYTES) -> bytes:
     if len(data) <= room_bytes:
         return data
     mark = f"…{crc32(data):08x}".encode()
-    kept = data[: room_bytes - len(mark)].decode("utf-8", "ignore").encode()
-    return kept + mark
+    return data[: room_bytes - len(mark)].decode("utf-8", "ignore").encode() + mark
 
 
-def named_rows(page: mmap.mmap | bytes, begin: int, count: int, row: Struct = NAMED) -> Iterator[tuple[Any, ...]]:
+def named_rows(page: mmap.mmap | bytes, begin: int, count: int, row: Struct = NODE) -> Iterator[tuple[Any, ...]]:
     """The first rows of a section: their numbers, then their text."""
     for *numbers, size, text in row.iter_unpack(page[begin : begin + count * row.size]):
         yield *numbers, text[:size].decode("utf-8", "replace")

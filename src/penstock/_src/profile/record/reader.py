@@ -1,17 +1,16 @@
 """Reading the board: what every buffer recorded, each as it stood at one moment, while its owner goes on.
 
 The ring is copied twice. The owner writes one event after the other: when the first copy holds an event, all events
-before it are written. The second copy gives those, and nothing newer. (The first may lack an event that the owner was
-just writing, and hold the one after it.) If the owner folded meanwhile, the buffer is read again, until it did not. So
-count, total, self time and percentiles of a thread are those of the same calls; between threads there may be
-microseconds.
+before it are written. The second copy gives those, and nothing newer. If the owner folded meanwhile, the buffer is read
+again, until it did not. So count, total, self time and percentiles of a thread are those of the same calls; between
+threads there may be microseconds.
 """
 
 from __future__ import annotations
 
 import os
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock._src.profile.record import layout as at
 from penstock._src.profile.record.board import Board, Entry
@@ -26,8 +25,17 @@ _NODE_MASK = (1 << at.TAG_BITS) - 1
 _HEADER = Struct(f"={at.PAGE_HEADER_BYTES // at.WORD}q")
 
 
-GaugeReading = tuple[float, ...]
-"""A gauge of one buffer: last, time, sum, count, least, most."""
+class Level(NamedTuple):
+    """A counter or gauge of one buffer."""
+
+    name: str
+    kind: int
+    last: float
+    time_ns: float
+    sum: float
+    times: float
+    least: float
+    most: float
 
 
 class BufferReading(NamedTuple):
@@ -35,9 +43,8 @@ class BufferReading(NamedTuple):
 
     spans: tuple[SpanStats, ...]
     thread: ThreadEvents
-    counters: dict[str, int]
-    gauges: dict[str, GaugeReading]
-    lost: dict[str, int]
+    levels: tuple[Level, ...]
+    lost_levels: int
 
 
 def read_buffers(board: Board, *, events: bool = True) -> list[BufferReading]:
@@ -46,33 +53,31 @@ def read_buffers(board: Board, *, events: bool = True) -> list[BufferReading]:
 
 
 def _read_buffer(board: Board, entry: Entry, *, events: bool) -> BufferReading:
-    start = at.BUFFERS_AT + entry.number * at.PAGE_BYTES
-    reset_ns = board.reset_ns
+    start, reset_ns = at.BUFFERS_AT + entry.number * at.PAGE_BYTES, board.reset_ns
     rows, ring = _consistent(board.fd, start, reset_ns)
     head = os.pread(board.fd, at.SUMS_AT, start)  # after the events, so that their names are there
     words = _HEADER.unpack_from(head)
-    names = list(at.named_rows(head, at.NODES_AT, min(words[at.P_NODES], at.N_NODES)))
-    paths = _paths(names)
+    names: list[str] = []
+    paths: list[tuple[str, ...]] = []  # parents, outermost first; a parent always comes before its children
+    for parent, name in at.named_rows(head, at.NODES_AT, words[at.P_NODES]):
+        names.append(name)
+        paths.append((*paths[parent], names[parent]) if parent else ())
     spans = tuple(
-        _stats(rows[number], names[number][1], paths[number], entry)
+        _stats(rows[number], names[number], paths[number], entry)
         for number in range(1, len(names))
         if rows[number, at.R_COUNT]
     )
-    if board.reset_ns != reset_ns:  # names may have been given up for it meanwhile
-        return _read_buffer(board, entry, events=events)
     timeline = tuple(
-        SpanEvent(names[tag & _NODE_MASK][1], start_ns, duration, len(paths[tag & _NODE_MASK]))
+        SpanEvent(names[tag & _NODE_MASK], start_ns, duration, len(paths[tag & _NODE_MASK]))
         for start_ns, duration, inner, tag in (ring.tolist() if events else ())
         if inner >= 0 or not inner & at.CALLS_MASK  # sums of many calls are no stretch of time
     )
     thread = ThreadEvents(entry.pid, entry.process, entry.thread, timeline)
     if words[at.P_LEVELS_RESET_NS] != reset_ns:
-        return BufferReading(spans, thread, {}, {}, {})
-    lost = {"counters": words[at.P_LOST_COUNTERS], "gauges": words[at.P_LOST_GAUGES]}
-    counters = at.named_rows(head, at.COUNTERS_AT, min(words[at.P_COUNTERS], at.N_COUNTERS))
-    gauges = at.named_rows(head, at.GAUGES_AT, min(words[at.P_GAUGES], at.N_GAUGES), at.GAUGE)
-    levels = {name: tuple(values) for *values, name in gauges if values[3]}
-    return BufferReading(spans, thread, {name: value for value, name in counters}, levels, lost)
+        return BufferReading(spans, thread, (), 0)
+    found = at.named_rows(head, at.LEVELS_AT, words[at.P_LEVELS], at.LEVEL)
+    levels = tuple(Level(name, kind, *values) for *values, kind, name in found)
+    return BufferReading(spans, thread, levels, words[at.P_LOST_LEVELS])
 
 
 def _consistent(fd: int, start: int, reset_ns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -82,8 +87,7 @@ def _consistent(fd: int, start: int, reset_ns: int) -> tuple[NDArray[np.int64], 
     while True:  # a fold comes every 1,024 events, and copying takes the time of a hundred: this ends soon
         folds, nodes = _HEADER.unpack(os.pread(fd, at.PAGE_HEADER_BYTES, start))[:2]
         copy = start + at.SUMS_AT + (folds & 1) * at.SUMS_WORDS * at.WORD
-        used_bytes = (at.SUMS_HEADER + min(nodes, at.N_NODES) * at.ROW_WORDS) * at.WORD
-        sums = np.frombuffer(os.pread(fd, used_bytes, copy), np.int64)
+        sums = np.frombuffer(os.pread(fd, (at.SUMS_HEADER + nodes * at.ROW_WORDS) * at.WORD, copy), np.int64)
         newest = int(_ring(fd, start)[:, 3].max()) >> at.TAG_BITS
         ring = _ring(fd, start)
         if _HEADER.unpack(os.pread(fd, at.PAGE_HEADER_BYTES, start))[at.P_FOLDS] == folds:
@@ -110,34 +114,30 @@ def _ring(fd: int, start: int) -> NDArray[np.int64]:
     return np.frombuffer(data, np.int64).reshape(-1, at.EVENT_WORDS)
 
 
-def _paths(names: list[tuple[Any, ...]]) -> list[tuple[str, ...]]:
-    """The parents of every node, outermost first; a parent always comes before its children."""
-    paths: list[tuple[str, ...]] = []
-    for parent, _ in names:
-        paths.append((*paths[parent], names[parent][1]) if parent else ())
-    return paths
-
-
 def _stats(row: NDArray[np.int64], name: str, path: tuple[str, ...], entry: Entry) -> SpanStats:
     histogram = row[at.R_HISTOGRAM :]
     filled = histogram.nonzero()[0]
     count, total_ns, self_ns, min_ns, max_ns = row[: at.R_MAX + 1].tolist()
     return SpanStats(
-        name=name or at.OTHER, path=path, process=entry.pid, thread=entry.thread, count=count, total_ns=total_ns,
+        name=name, path=path, process=entry.pid, thread=entry.thread, count=count, total_ns=total_ns,
         self_ns=self_ns, min_ns=min_ns, max_ns=max_ns,
         histogram=tuple(zip(filled.tolist(), histogram[filled].tolist(), strict=True)),
     )  # fmt: skip
 
 
-def merge_gauges(buffers: list[BufferReading]) -> dict[str, GaugeStats]:
+def merge_gauges(levels: list[Level]) -> dict[str, GaugeStats]:
     """The newest value of any buffer, and the values of all."""
-    grouped: dict[str, list[GaugeReading]] = {}
-    for buffer in buffers:
-        for name, level in buffer.gauges.items():
-            grouped.setdefault(name, []).append(level)
-    merged = {}
-    for name, levels in grouped.items():
-        _, _, totals, counts, least, most = zip(*levels, strict=True)
-        last, count = max(levels, key=lambda each: each[1])[0], sum(counts)
-        merged[name] = GaugeStats(last, sum(totals) / count, min(least), max(most), int(count))
-    return merged
+    grouped: dict[str, list[Level]] = {}
+    for each in levels:
+        if each.kind == at.GAUGE and each.times:
+            grouped.setdefault(each.name, []).append(each)
+    return {
+        name: GaugeStats(
+            last=max(alike, key=lambda each: each.time_ns).last,
+            mean=sum(each.sum for each in alike) / sum(each.times for each in alike),
+            min=min(each.least for each in alike),
+            max=max(each.most for each in alike),
+            count=int(sum(each.times for each in alike)),
+        )
+        for name, alike in grouped.items()
+    }

@@ -5,28 +5,26 @@
 
 A tunable yields batches and has `describe() -> LoaderInfo`, `variant(**options)` (the same batches in the same order,
 with some options changed) and `close()`; one that can measure on some fifty rows has `calibrate(access_paths, threads)
--> dict[str, AccessPath]`, and one that tells of its passes (`LoaderPass`) has its number there as `serial`.
+-> dict[str, AccessPath]`.
 
-Only a weak reference is kept. The description of one that has ended is kept until the next reset: the run that
+A loader is held by a weak reference. What one that has ended said of itself is kept until the next reset: the run that
 it fed can still be judged.
 """
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock._src.profile.loader_info import LoaderInfo
-from penstock._src.profile.record.board import current_board
 from penstock._src.profile.record.spans import is_enabled, share_board
 from penstock._src.profile.record.steps import steps
 from penstock.errors import UsageError
 
-_MOST_ENDED = 32  # some code makes a new one for every epoch
+_MOST_KEPT = 32  # some code makes a new one for every epoch
 
 
 @dataclass(frozen=True)
@@ -54,60 +52,75 @@ class AccessPath:
                 "stored_bytes": round(self.stored_bytes)}  # fmt: skip
 
 
-_lock = threading.Lock()
-_registered: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []  # a tunable, and the loader that it speaks for
-_ended: deque[tuple[int, Any]] = deque(maxlen=_MOST_ENDED)  # with the reset after which it was used
+@dataclass
+class _Entry:
+    """A loader, and what speaks for it: itself, or a tunable that outlives it."""
+
+    loader: weakref.ref[Any]
+    number: int
+    tunable: Any = None
+    last_info: LoaderInfo | None = None
+    """Of one that was closed."""
+
+    @property
+    def living(self) -> Any:
+        """What speaks for the loader while it is in use."""
+        loader = self.loader()
+        return None if loader is None or self.last_info is not None else self.tunable or loader
+
+    def info(self) -> LoaderInfo | None:
+        """What it says of itself; None of one that cannot tell any more."""
+        ended, living = self.last_info, self.living or self.tunable
+        if ended is None and living is not None:
+            ended = replace(living.describe(), step_batches=steps().batches_of(self.number))
+        if self.living is not None or ended is None:
+            return ended
+        return replace(ended, ended=True) if ended.batches_handed else None
+
+
+_entries: deque[_Entry] = deque(maxlen=_MOST_KEPT)
 
 
 def register(loader: Any, tunable: Any = None) -> None:
-    """Make a loader known to `snapshot()` and `verdict()`; it is forgotten when nobody holds it any more.
-
-    `tunable` speaks for it where it does not do so itself.
-    """
-    speaker = loader if tunable is None else tunable
+    """Make a loader known to `snapshot()` and `verdict()`; `tunable` speaks for it where it does not do so itself."""
     share_board()  # its workers may start before anything is recorded
-    with _lock:
-        _registered[:] = [each for each in _living() if each[0]() is not speaker]
-        _registered.append((weakref.ref(speaker), weakref.ref(loader)))
+    unregister(loader, forget=True)
+    _entries.append(_Entry(weakref.ref(loader), id(loader), tunable))
 
 
-def unregister(tunable: Any, *, forget: bool = False) -> None:
-    """Leave out one that still lives: it was closed. With `forget` (it was only tried out) without a trace."""
-    with _lock:
-        before = len(_living())
-        _registered[:] = [each for each in _living() if each[0]() is not tunable]
-        is_known = len(_registered) < before
-    if is_known and not forget and is_enabled():
-        try:
-            remember(loader_info_of(tunable))
-        except Exception:  # it is half closed: an end must not fail for it
-            pass
+def unregister(loader: Any, *, forget: bool = False) -> None:
+    """A loader was closed: what it says of itself now is kept; with `forget` (it was only tried out) nothing is."""
+    entry = _entry_of(loader)
+    if entry is None:
+        return
+    if forget or not is_enabled():
+        _entries.remove(entry)
+    elif entry.last_info is None:
+        entry.last_info = entry.info()
 
 
-def remember(ended: Any) -> None:
-    """Keep one that has ended, or its info; called wherever something is freed: no lock here."""
-    _ended.append((_reset_ns(), ended))
+def begin_anew() -> None:
+    """The record was reset: those that have ended are no part of it, and others count from here."""
+    for each in list(_entries):
+        if each.living is None:
+            _entries.remove(each)
+        elif each.tunable is not None:
+            each.tunable.begin_anew()
 
 
-def _living() -> list[tuple[weakref.ref[Any], weakref.ref[Any]]]:
-    return [each for each in _registered if each[0]() is not None and each[1]() is not None]
-
-
-def _reset_ns() -> int:
-    board = current_board()
-    return 0 if board is None else board.reset_ns
+def _entry_of(loader: Any) -> _Entry | None:
+    return next((each for each in _entries if each.loader() is loader or each.tunable is loader), None)
 
 
 def registered() -> list[Any]:
     """Those that are registered and live, in the order in which they came."""
-    with _lock:
-        return [tunable for each in _living() if (tunable := each[0]()) is not None]
+    return [each.living for each in list(_entries) if each.living is not None]
 
 
 def tunable_of(loader: Any) -> Any:
     """What speaks for a loader: itself, where it can."""
-    with _lock:
-        found = next((each[0]() for each in _living() if each[1]() is loader), None) or loader
+    entry = _entry_of(loader)
+    found = loader if entry is None else entry.tunable or loader
     if not hasattr(found, "describe"):
         hint = "profile.attach(dataloader) before"
         raise UsageError(f"loader={type(loader).__name__}: it tells nothing of itself", hint=hint)
@@ -115,30 +128,12 @@ def tunable_of(loader: Any) -> Any:
 
 
 def loader_infos() -> list[LoaderInfo]:
-    """Those of all loaders, first the ones that have ended since the last reset (`ended`) and were used.
-
-    One that cannot tell any more is left out.
-    """
-    gone = _infos([each for reset_ns, each in list(_ended) if reset_ns == _reset_ns()])
-    return [replace(each, ended=True) for each in gone if each.batches_handed] + _infos(registered())
-
-
-def _infos(loaders: Sequence[Any]) -> list[LoaderInfo]:
-    found = []
-    for each in loaders:
-        try:
-            found.append(each if isinstance(each, LoaderInfo) else loader_info_of(each))
-        except Exception:  # closed meanwhile: a snapshot must not fail for it
-            continue
-    return found
+    """Those of all loaders, also of such as have ended since the last reset and were used (`ended`)."""
+    return [info for each in list(_entries) if (info := each.info()) is not None]
 
 
 def loader_info_of(tunable: Any) -> LoaderInfo:
-    """What a loader tells of itself, and what training steps took of it and waited for it."""
-    found: LoaderInfo = tunable.describe()
-    serial = getattr(tunable, "serial", None)
-    if serial is None:
-        return found
-    use = steps().use_of(serial)
-    is_companion = use.companion_wait_ns > 0
-    return replace(found, step_batches=use.batches, steps_waited_ms=use.wait_ns / 1e6, is_companion=is_companion)
+    """What a loader tells of itself, and how many batches of it training steps took."""
+    entry = _entry_of(tunable)
+    info: LoaderInfo | None = None if entry is None else entry.info()
+    return tunable.describe() if info is None else info

@@ -12,9 +12,9 @@ from penstock._src.profile.numbers import whole_number
 from penstock._src.profile.record import gpu, spans
 from penstock._src.profile.record import layout as at
 from penstock._src.profile.record.board import current_board
-from penstock._src.profile.record.machine import machine, memory_series
+from penstock._src.profile.record.machine import machine
 from penstock._src.profile.record.reader import merge_gauges, read_buffers
-from penstock._src.profile.record.registry import loader_infos
+from penstock._src.profile.record.registry import begin_anew, loader_infos
 from penstock._src.profile.record.steps import steps
 from penstock._src.profile.stats import Snapshot
 
@@ -24,33 +24,39 @@ def snapshot(*, events: bool = True) -> Snapshot:
 
     Without `events` (the last calls of every thread, one by one) it takes a third of the time.
     """
-    board = current_board()
+    board, training = current_board(), steps()
     buffers = [] if board is None else read_buffers(board, events=events)
     now_ns = time.perf_counter_ns()
-    if memory_series().points:
-        memory_series().glance()  # as it is now, however long ago a step looked
+    reset_ns = now_ns if board is None else board.reset_ns
+    if training.memory.points:
+        training.memory.sample()  # as it is now, however long ago a step looked
+    levels = [each for buffer in buffers for each in buffer.levels]
     counters: Counter[str] = Counter()
-    lost = Counter(threads=0 if board is None else board.words[at.B_LOST_THREADS], gpu_spans=gpu.lost())
-    for buffer in buffers:
-        counters.update(buffer.counters)
-        lost.update(buffer.lost)
+    for each in levels:
+        if each.kind == at.COUNTER:
+            counters[each.name] += int(each.sum)
+    lost = {
+        "threads": 0 if board is None else board.words[at.B_LOST_THREADS],
+        "gpu_spans": gpu.lost(),
+        "counters": sum(each.lost_levels for each in buffers),
+    }
     return Snapshot(
         spans=tuple(span for buffer in buffers for span in buffer.spans),
         counters=counters,
-        gauges=merge_gauges(buffers),
-        steps=steps().stats(),
-        epochs=steps().epochs(),
-        memory=memory_series().points,
+        gauges=merge_gauges(levels),
+        steps=training.stats(),
+        epochs=training.epochs(),
+        memory=training.memory.points,
         gpu=gpu.stats(),
         machine=machine(),
         loaders=tuple(loader_infos()),
         events=(
             *(buffer.thread for buffer in buffers if buffer.thread.events),
-            *(gpu.events(0 if board is None else board.reset_ns) if events else ()),
+            *(gpu.events(reset_ns) if events else ()),
         ),
         lost={name: value for name, value in lost.items() if value},
         process=os.getpid(),
-        start_ns=now_ns if board is None else board.reset_ns,
+        start_ns=reset_ns,
         taken_ns=now_ns,
         taken_at=time.time(),
     )
@@ -63,12 +69,11 @@ def reset() -> None:
     """
     board = current_board()
     if board is not None:
-        board.words[at.B_LOST_THREADS] = 0
-        board.reset_ns = time.perf_counter_ns()
+        board.reset(time.perf_counter_ns())
     with steps().lock:
         steps().clear()
-    memory_series().clear()
     gpu.reset()
+    begin_anew()
 
 
 def save(path: str | os.PathLike[str]) -> Path:
@@ -100,12 +105,7 @@ def mark_epoch(number: int | None = None) -> None:
 def of_epoch(epoch: int) -> Snapshot | None:
     """What was recorded in an epoch, the last one of that number; None where that is not known any more."""
     ends = list(_ends)
-    for place in range(len(ends) - 1, -1, -1):
-        if ends[place][0] == epoch:
-            if place:
-                return between(ends[place - 1][1], ends[place][1])
-            return ends[0][1] if len(ends) < _KEPT else None
-    return None
-
-
-os.register_at_fork(after_in_child=_ends.clear)
+    place = next((place for place in reversed(range(len(ends))) if ends[place][0] == epoch), None)
+    if place is None or (place == 0 and len(ends) == _KEPT):
+        return None
+    return between(ends[place - 1][1], ends[place][1]) if place else ends[0][1]

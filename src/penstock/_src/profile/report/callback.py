@@ -22,16 +22,9 @@ def callback(since: Snapshot | None = None, *, snapshot: Snapshot | None = None)
     the two; without it, those since the beginning.
     """
     taken = session.snapshot(events=False) if snapshot is None else snapshot
-    found: dict[str, float] = {}
-    for name, value in _values(taken, since):
-        if value is None or not math.isfinite(value):
-            continue  # a value that is no number would break a logger
-        key = base = f"penstock/{name}"
-        number = 2
-        while key in found:  # names that become the same word keep apart
-            key, number = f"{base} ({number})", number + 1
-        found[key] = float(value)
-    return found
+    values = _values(taken, since)
+    # A value that is no number would break a logger.
+    return {f"penstock/{name}": float(value) for name, value in values if value is not None and math.isfinite(value)}
 
 
 def _values(snapshot: Snapshot, since: Snapshot | None) -> Iterator[tuple[str, float | None]]:
@@ -39,9 +32,9 @@ def _values(snapshot: Snapshot, since: Snapshot | None) -> Iterator[tuple[str, f
     steps = seen.steps
     if steps.count:
         yield "steps", snapshot.steps.count
-        yield "step/mean_ms", steps.total_ns / steps.count / 1e6
-        yield "steps_per_s", steps.count / steps.total_ns * 1e9 if steps.total_ns else None
-        yield "data_wait_ms", steps.wait_total_ns / steps.count / 1e6
+        yield "step/mean_ms", steps.mean_ns / 1e6
+        yield "steps_per_s", 1e9 / steps.mean_ns if steps.total_ns else None
+        yield "data_wait_ms", steps.wait_mean_ns / 1e6
         yield "data_wait_share", steps.wait_share
         if since is None:
             for name, ns in (("p50", steps.p50_ns), ("p95", steps.p95_ns), ("p99", steps.p99_ns)):

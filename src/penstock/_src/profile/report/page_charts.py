@@ -18,8 +18,7 @@ _ROW_PX = 22
 _COLOURS = 10
 _LETTERS = 160
 _TIP_LETTERS = 800
-_MAX_BARS = 1500
-_FINEST, _COARSEST = 1 / 1200, 1 / 20  # of the step: about a pixel, and what no timeline needs
+_FINEST = 1 / 400  # of the step: a few pixels
 _MAX_DEPTH = 12
 
 
@@ -92,19 +91,14 @@ def timeline(
     stages: Mapping[str, StageStyle],
 ) -> str:
     """Threads (title, subtitle, events) below each other, what they did in a step as bars, children below parents."""
-    resolution = _FINEST
-    while True:
-        bars = [step_bars(events, start_ns, duration_ns, resolution, stages) for _, _, events in threads]
-        if sum(map(len, bars)) <= _MAX_BARS or resolution >= _COARSEST:
-            break
-        resolution *= 2
     rows = []
-    for (title, subtitle, _), drawn in zip(threads, bars, strict=True):
-        height = max(_ROW_PX * (1 + max((bar.depth for bar in drawn), default=0)) + 2, 38 if subtitle else 0)
+    for title, subtitle, events in threads:
+        bars = step_bars(events, start_ns, duration_ns, stages)
+        height = max(_ROW_PX * (1 + max((bar.depth for bar in bars), default=0)) + 2, 38 if subtitle else 0)
         small = f"<small>{html(subtitle)}</small>" if subtitle else ""
         rows.append(
             f'<div class="who" title="{attribute(f"{title} {subtitle}".strip())}">{html(title)}{small}</div>'
-            f'<div class="lanes" style="height:{height}px">{"".join(map(_bar, drawn))}</div>'
+            f'<div class="lanes" style="height:{height}px">{"".join(map(_bar, bars))}</div>'
         )
     ticks = step_ticks(duration_ns)
     grid = percent(ticks[1][0]) if len(ticks) > 2 else "100%"  # lines where the labels are
@@ -112,41 +106,31 @@ def timeline(
 
 
 def step_bars(
-    events: Sequence[SpanEvent], start_ns: int, duration_ns: int, resolution: float, stages: Mapping[str, StageStyle]
+    events: Sequence[SpanEvent], start_ns: int, duration_ns: int, stages: Mapping[str, StageStyle]
 ) -> list[TimelineBar]:
-    """The bars of one thread; neighbours that are too short to be seen alone are one."""
-    end_ns, smallest_ns = start_ns + duration_ns, duration_ns * resolution
-    inside = [each for each in events if each.start_ns < end_ns and each.start_ns + each.duration_ns > start_ns]
-    groups: list[tuple[int, list[SpanEvent]]] = []
-    for depth in sorted({min(each.depth, _MAX_DEPTH) for each in inside}):
-        last_ns, is_open = 0, False
-        for each in sorted((e for e in inside if min(e.depth, _MAX_DEPTH) == depth), key=lambda e: e.start_ns):
-            is_short = each.duration_ns < smallest_ns
-            if is_short and is_open and each.start_ns - last_ns < smallest_ns:
-                groups[-1][1].append(each)
-            else:
-                groups.append((depth, [each]))
-            is_open, last_ns = is_short, each.start_ns + each.duration_ns
-    return [_grouped_bar(group, depth, start_ns, duration_ns, stages) for depth, group in groups]
-
-
-def _grouped_bar(
-    group: Sequence[SpanEvent], depth: int, start_ns: int, duration_ns: int, stages: Mapping[str, StageStyle]
-) -> TimelineBar:
-    first_ns, last_ns = group[0].start_ns, max(each.start_ns + each.duration_ns for each in group)
-    left = max(0.0, (first_ns - start_ns) / duration_ns)
-    right = min(1.0, (last_ns - start_ns) / duration_ns)
-    time_by_name: dict[str, int] = {}
-    for each in group:
-        time_by_name[each.name] = time_by_name.get(each.name, 0) + each.duration_ns
-    ranked = sorted(time_by_name, key=lambda name: -time_by_name[name])
-    label = ranked[0] if len(ranked) == 1 else f"{ranked[0]} …"
-    if len(group) == 1:
-        tip = f"{label}\n{format_duration_ns(group[0].duration_ns)}, from {format_duration_ns(first_ns - start_ns)}"
-    else:
-        names = ", ".join(f"{name} {format_duration_ns(time_by_name[name])}" for name in ranked[:5])
-        tip = f"{len(group)} short spans\n{names}"
-    return TimelineBar(label, tip, left, max(0.0, right - left), depth, stages[ranked[0]])
+    """The bars of one thread; neighbours that are too short to be seen alone are one, of the first one's name."""
+    end_ns, smallest_ns = start_ns + duration_ns, duration_ns * _FINEST
+    groups: dict[int, list[list[SpanEvent]]] = {}
+    for each in sorted(events, key=lambda each: each.start_ns):
+        if each.start_ns >= end_ns or each.start_ns + each.duration_ns <= start_ns:
+            continue
+        row = groups.setdefault(min(each.depth, _MAX_DEPTH), [])
+        last = row[-1][-1] if row else None
+        if last and each.start_ns - last.start_ns < smallest_ns > max(last.duration_ns, each.duration_ns):
+            row[-1].append(each)
+        else:
+            row.append([each])
+    bars = []
+    for depth, row in sorted(groups.items()):
+        for group in row:
+            first_ns, last_ns = group[0].start_ns, max(each.start_ns + each.duration_ns for each in group)
+            left, right = max(first_ns, start_ns) - start_ns, min(last_ns, end_ns) - start_ns
+            name, spent = group[0].name, format_duration_ns(sum(each.duration_ns for each in group))
+            tip = f"{name}\n{spent}, from {format_duration_ns(first_ns - start_ns)}"
+            if len(group) > 1:
+                tip = f"{len(group)} short spans\n{', '.join(sorted({each.name for each in group})[:5])}: {spent}"
+            bars.append(TimelineBar(name, tip, left / duration_ns, (right - left) / duration_ns, depth, stages[name]))
+    return bars
 
 
 def _bar(bar: TimelineBar) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -100,24 +99,18 @@ def _one_step(snapshot: Snapshot, point: StepPoint) -> str:
 
 def _place(thread: ThreadEvents, main_process: int) -> tuple[Any, ...]:
     """The loop's thread first, then the others of its process, then workers, as people look for them."""
-    words = [int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", thread.thread)]
-    return thread.process != main_process, thread.process, thread.thread != MAIN_THREAD, words
+    name = thread.thread
+    return thread.process != main_process, thread.process, name != MAIN_THREAD, len(name), name
 
 
 def _known_steps(snapshot: Snapshot) -> list[StepPoint]:
-    """The steps of which the spans are still in the rings: of all busy threads, or else of the loop's, or of any."""
-    firsts = {
-        (each.process, each.thread): min(event.start_ns for event in each.events)
-        for each in snapshot.events
-        if each.events
-    }
-    if not firsts:
-        return []
-    last_ns = max(event.start_ns + event.duration_ns for each in snapshot.events for event in each.events)
-    series = [point for point in snapshot.steps.series if point.duration_ns > 0 and point.start_ns < last_ns]
-    loop = firsts.get((snapshot.process, MAIN_THREAD), min(firsts.values()))
-    for begin_ns in (max(firsts.values()), loop, min(firsts.values())):
-        if found := [point for point in series if point.start_ns + point.duration_ns // 2 >= begin_ns]:
+    """The steps of which the spans are still in the rings: of all threads, or else of any."""
+    spans = [each.events for each in snapshot.events if each.events]
+    firsts = [events[0].start_ns for events in spans]
+    last_ns = max((event.start_ns + event.duration_ns for events in spans for event in events), default=0)
+    points = [point for point in snapshot.steps.series if point.duration_ns > 0 and point.start_ns < last_ns]
+    for begin_ns in (max(firsts, default=0), min(firsts, default=0)):
+        if found := [point for point in points if point.start_ns + point.duration_ns // 2 >= begin_ns]:
             return found
     return []
 

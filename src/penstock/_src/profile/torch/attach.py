@@ -10,16 +10,17 @@ what is timed are wrappers that only the workers' fetching sees.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from time import perf_counter_ns
 from typing import Any
 
 from penstock._src.profile.record.loader_pass import LoaderPass
 from penstock._src.profile.record.registry import register, unregister
-from penstock._src.profile.torch.attachment import Attachment, attachment_of
+from penstock._src.profile.torch.attachment import Attachment
 from penstock._src.profile.torch.wrappers import wrapped
 from penstock.errors import UsageError
 
+_KEY = "_penstock_attachment"
 _classes: dict[type, type] = {}
 
 
@@ -39,28 +40,23 @@ def attach(dataloader: Any) -> Any:
             return dataloader
         kind = type(dataloader).__name__
         raise UsageError(f"attach({kind}): it is no torch.utils.data.DataLoader", hint="attach(DataLoader(…))")
+    own = vars(dataloader)
+    own["_iterator"] = None  # workers that persist would go on as they began
+    own[_KEY] = Attachment(dataloader)
     object.__setattr__(dataloader, "__class__", _attached_class(type(dataloader)))
-    _end_workers(dataloader)
-    attachment = attachment_of(dataloader)
-    attachment.is_known = True
-    register(dataloader, attachment)
+    register(dataloader, own[_KEY])
     return dataloader
 
 
 def detach(dataloader: Any) -> Any:
     """Make a DataLoader what it was before `attach`, from its next pass on, and return it."""
     if isinstance(dataloader, _Attached):
-        attachment = attachment_of(dataloader)
-        attachment.is_known = False
-        unregister(attachment, forget=True)
+        unregister(dataloader, forget=True)
         object.__setattr__(dataloader, "__class__", type(dataloader).plain_class)
-        _end_workers(dataloader)
+        own = vars(dataloader)
+        own["_iterator"] = None
+        del own[_KEY]
     return dataloader
-
-
-def _end_workers(dataloader: Any) -> None:
-    """Those that persist would go on as they began, timing or not; a pass that is under way goes on with them."""
-    vars(dataloader)["_iterator"] = None
 
 
 class _Attached:
@@ -72,45 +68,34 @@ class _Attached:
 
 def _attached_class(plain: type) -> type:
     """The class of a DataLoader that is attached: a child of the one that it had, with nothing public of its own."""
-    known = _classes.get(plain)
-    if known is not None:
-        return known
+    if plain in _classes:
+        return _classes[plain]
     base: Any = plain
 
     class Attached(base, _Attached):  # type: ignore[misc]
         plain_class = plain
 
         def __iter__(self) -> Iterator[Any]:
-            attachment = attachment_of(self)
-            is_first = attachment.begin(self)
-            return _TimedPass(super().__iter__(), attachment, is_first, self)
+            is_start = vars(self)[_KEY].begin_pass(self)
+            return _TimedPass(super().__iter__(), self, is_start)
 
         def _get_iterator(self) -> Any:
-            with wrapped(self.__dict__, attachment_of(self).counter):
+            with wrapped(self.__dict__):
                 return super()._get_iterator()
 
         def __reduce_ex__(self, protocol: Any) -> Any:  # a copy is an ordinary one
-            copied = base.__new__(base)
-            copied.__dict__.update(self.__dict__)
-            made = copied.__reduce_ex__(protocol)
-            return made if isinstance(made, str) else (_rebuild, made[:2], *made[2:])
+            return base.__new__, (base,), {name: each for name, each in vars(self).items() if name != _KEY}
 
     Attached.__name__, Attached.__qualname__, Attached.__module__ = plain.__name__, plain.__qualname__, plain.__module__
     _classes[plain] = Attached
     return Attached
 
 
-def _rebuild(make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Between pickle and what makes an object, so that nobody minds that it is of another class than what it copies."""
-    return make(*arguments)
-
-
 class _TimedPass:
     """The iterator of a pass, whose `next` is the data wait and begins a step."""
 
-    def __init__(self, inner: Any, attachment: Attachment, is_first: bool, loader: Any) -> None:
-        self._inner, self._attachment = inner, attachment
-        self._is_start = not is_first  # the first pass has to start workers, whatever is set
+    def __init__(self, inner: Any, loader: Any, is_start: bool) -> None:
+        self._inner, self._attachment, self._is_start = inner, vars(loader)[_KEY], is_start
         self._loader_pass = LoaderPass(loader)
 
     def __iter__(self) -> Iterator[Any]:

@@ -9,12 +9,11 @@ from typing import Any
 
 from penstock._src.profile.loader_info import ImageInfo, LoaderInfo
 from penstock._src.profile.record.registry import AccessPath
-from penstock._src.profile.verdict.model import WAIT_SHARE, LoaderModel, StageTime
+from penstock._src.profile.verdict.model import LoaderModel, StageTime
 
 SAME, CLOSE, OTHER = "same batches", "nearly the same images", "another training"
 WORTH = 0.02  # of the step: a change that wins less is not listed
 KEPT_FREE = 0.1  # of the memory that is available: a loader that takes the last of it is no fix
-_PREFETCHED = 2  # batches that a worker makes ahead where nobody says otherwise: torch's own choice
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class BatchCost:
 
 
 @dataclass(frozen=True)
-class PassStartCost:
+class PassStarts:
     """What the beginnings of passes cost, all but the first of a loader: each waits for its first batch."""
 
     per_step_ms: float = 0.0
@@ -71,26 +70,6 @@ class PassStartCost:
     """For one first batch."""
     steps: float = 0.0
     """From one to the next."""
-
-
-@dataclass(frozen=True)
-class CpuUse:
-    """What the workers of an attached DataLoader did, as counted."""
-
-    is_known: bool = False
-    works_elsewhere: bool = False
-    """Whether threads of the data set itself do most of the work."""
-    queued_ms: float = 0.0
-    """Of a batch, standing in line for a CPU."""
-    worker_bytes: float | None = None
-    """Memory of one worker."""
-
-
-def rounds_of(loader: LoaderInfo, workers: int) -> float:
-    """How often a pass of a DataLoader fills the queues of so many workers; infinite where nobody knows its length."""
-    if not loader.batches or not workers:
-        return math.inf
-    return loader.batches / (workers * (loader.prefetch_factor or _PREFETCHED))
 
 
 @dataclass(frozen=True)
@@ -107,16 +86,9 @@ class FixInputs:
     is_input_bound: bool
     cost: BatchCost | None = None
     on_gpu: bool = False
-    starts: PassStartCost = PassStartCost()
-    cpu: CpuUse = CpuUse()
+    starts: PassStarts = PassStarts()
     autocast: Any = None
-    """The precision that the step computes in, where it is known."""
-
-    @property
-    def waits_between(self) -> bool:
-        """Whether it waits for data between the beginnings of passes, too."""
-        wait_ms = self.step_ms - self.now.compute_ms - self.now.hand_over_ms - self.starts.per_step_ms
-        return self.is_input_bound and wait_ms > WAIT_SHARE * self.step_ms
+    """Whether the step computes in mixed precision, where that was seen."""
 
     @property
     def images(self) -> tuple[ImageInfo, ...]:

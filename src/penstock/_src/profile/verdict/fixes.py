@@ -14,8 +14,8 @@ from penstock._src.profile.loader_info import ImageInfo
 from penstock._src.profile.messages import message
 from penstock._src.profile.record.registry import AccessPath
 from penstock._src.profile.verdict import worker_fixes
-from penstock._src.profile.verdict.case import CLOSE, KEPT_FREE, OTHER, WORTH, Fix, FixInputs, PassStartCost
-from penstock._src.profile.verdict.model import DECODE, READS, SAMPLES
+from penstock._src.profile.verdict.case import CLOSE, KEPT_FREE, OTHER, WORTH, Fix, FixInputs, PassStarts
+from penstock._src.profile.verdict.model import DECODE, READS
 from penstock._src.system.units import format_bytes
 
 _VIEW_OVERHEAD = 1.001  # flags and headers
@@ -38,21 +38,20 @@ def bandwidth_of(access_paths: Mapping[str, AccessPath], threads: int) -> float 
 
 def fixes_for(case: FixInputs) -> tuple[Fix, ...]:
     """All that apply, the best first; those that alter the training last."""
-    makers: tuple[Callable[[FixInputs], Fix | None], ...] = (
-        worker_fixes.threads, _filling, _view_in_ram, _view_on_disk, _scaled, _gpu_decode, _fewer_columns, _storage,
-        _batch, _amp, _decode_once,
+    # The model is of the steady state: with these, passes begin as before.
+    steady: tuple[Callable[[FixInputs], Fix | None], ...] = (
+        worker_fixes.threads, _filling, _view_in_ram, _view_on_disk, _scaled, _gpu_decode, _storage, _batch, _amp,
+        _decode_once,
     )  # fmt: skip
-    found = [_with_starts(fix, case.starts) for maker in makers if (fix := maker(case)) is not None]
-    staying = worker_fixes.persistent(case)
-    found += [] if staying is None else [staying]
+    found = [_with_starts(fix, case.starts) for maker in steady if (fix := maker(case)) is not None]
+    found += [fix for maker in (worker_fixes.workers, worker_fixes.persistent) if (fix := maker(case)) is not None]
     limit = case.step_ms * (1 - WORTH)
     worth = [fix for fix in found if fix.predicted_step_ms is None or fix.per_batch_ms <= limit]
-    return tuple(sorted(worth, key=_rank))
+    return tuple(sorted(worth, key=lambda fix: (fix.alters_training, fix.per_batch_ms, _trouble(fix))))
 
 
-def _with_starts(fix: Fix, starts: PassStartCost) -> Fix:
-    """The model is of the steady state; passes begin as before, but with other workers, which is in their number."""
-    if fix.predicted_step_ms is None or fix.name == worker_fixes.WORKERS:
+def _with_starts(fix: Fix, starts: PassStarts) -> Fix:
+    if fix.predicted_step_ms is None:
         return fix
     return replace(fix, predicted_step_ms=fix.predicted_step_ms + starts.per_step_ms * fix.batch_factor)
 
@@ -69,30 +68,18 @@ def best_of(fixes: Sequence[Fix], step_ms: float) -> Fix | None:
     return min((fix for fix in open_to if fix.per_batch_ms <= least + 0.02 * step_ms), key=_trouble)
 
 
-def _rank(fix: Fix) -> tuple[bool, float, int]:
-    return fix.alters_training, fix.per_batch_ms, _trouble(fix)
-
-
 def _trouble(fix: Fix) -> int:
-    order = ("persistent workers", "threads", worker_fixes.WORKERS, "wait for the view", "view in RAM", "view on disk",
+    order = ("persistent workers", "threads", "workers", "wait for the view", "view in RAM", "view on disk",
              "scaled decode", "decode on the GPU")  # fmt: skip
     return order.index(fix.name) if fix.name in order else len(order)
 
 
 def _decode_once(case: FixInputs) -> Fix | None:
-    """For a data set of the user's own: nothing of it can be measured here, but what helps against decoding is known.
-
-    Where the data set says nothing of its stages, a sample that CPUs work on may well be decoding.
-    """
-    if case.loader.workers is None or not case.waits_between or not case.stages:
+    """For a data set of the user's own: what helps against decoding is known, though nothing of it can be measured."""
+    is_slow = case.is_input_bound and case.now.batch_ms > case.now.compute_ms
+    if case.loader.workers is None or not is_slow or not case.stages or case.stages[0].name != DECODE:
         return None
-    now, leading = case.now, case.stages[0].name
-    ready_ms = now.service_ms - case.cpu.queued_ms
-    works = case.cpu.is_known and now.cpu_ms > 0.5 * ready_ms
-    if leading != DECODE and not (leading == SAMPLES and works):
-        return None
-    why = message("decode once", if_images="" if leading == DECODE else message("if images"))
-    return Fix("decode once", {}, None, why)
+    return Fix("decode once", {}, None, message("decode once"))
 
 
 # Views
@@ -149,9 +136,7 @@ def _view_in_ram(case: FixInputs) -> Fix | None:
     images, path = _viewable(case), case.access_paths.get("ram")
     if not case.is_input_bound or not images:
         return None
-    have = [each.view for each in images if each.view is not None and each.view.where == "ram"]
-    needed, held = _needed_bytes(images), sum(view.bytes for view in have)
-    left = case.loader.memory_left_bytes or 0
+    needed, left = _needed_bytes(images), case.loader.memory_left_bytes or 0
     change: dict[str, Any] = {"view": "ram"}
     share, why = 1.0, message("images in RAM", needed=format_bytes(needed))
     if needed > left:
@@ -163,9 +148,8 @@ def _view_in_ram(case: FixInputs) -> Fix | None:
         else:
             share = left / needed
             why += message("does not fit", left=format_bytes(left), share=share)
-    if held and share <= case.hit_share + 0.02:
-        return None
-    if len(have) == len(images) and "memory" not in change:
+    has_views = any(each.view is not None and each.view.where == "ram" for each in images)
+    if has_views and "memory" not in change:
         return None  # it is there already; `_filling` speaks of it
     why += message("not measured") if path is None else message("copy takes", copy=path.ms(case.now.threads))
     return Fix("view in RAM", change, _with_hits(case, path, share), why + message("fills"), needs_filling=True)
@@ -226,24 +210,6 @@ def _gpu_decode(case: FixInputs) -> Fix | None:
     on_device = path.ms(1) * case.per_batch  # on a stream of its own, beside the step's kernels
     step = max(changed.step_ms, on_device)
     return Fix("decode on the GPU", change, step, message("nvjpeg", ms=path.ms(1)), CLOSE)
-
-
-def _stored_pixels(image: ImageInfo) -> int:
-    """Of one sample."""
-    return image.stored[0] * image.stored[1] * image.steps
-
-
-def _fewer_columns(case: FixInputs) -> Fix | None:
-    if not case.is_input_bound or len(case.images) < 2 or not case.image_ms:
-        return None
-    dearest = max(case.images, key=_stored_pixels)
-    part = _stored_pixels(dearest) / sum(map(_stored_pixels, case.images))
-    now = case.now
-    kept = 1 - part * case.image_ms / now.service_ms
-    changed = replace(now, service_ms=now.service_ms * kept, cpu_ms=now.cpu_ms * kept,
-                      read_bytes=now.read_bytes * (1 - part))  # fmt: skip
-    why = message("fewer columns", column=dearest.column, part=part)
-    return Fix("fewer columns", {}, changed.step_ms, why, OTHER)
 
 
 def _storage(case: FixInputs) -> Fix | None:

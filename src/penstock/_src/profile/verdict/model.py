@@ -4,7 +4,6 @@ A loader with w threads needs for a batch the longest of three times: S/w, where
 all its stages, summed over threads); (c·S + K)/cores, where c·S is the part of S that a CPU works and K what the step
 itself takes of CPUs; and the bytes of a batch over the bandwidth of the storage. A step takes that, or its own
 computing, whichever is longer: both go on at the same time. Without threads they do not, and a step takes the sum.
-What handing over a batch takes the loop itself comes on top, whatever the loader does.
 """
 
 from __future__ import annotations
@@ -75,18 +74,13 @@ class LoaderModel:
     """Bytes per second that the storage gives at most; None: not known to bind."""
     unexplained: float = 1.0
     """What a batch took over what the model says, where that was seen."""
-    hand_over_ms: float = 0.0
-    """Of a step, what taking batches from worker processes costs the loop, where that was seen."""
-    beside_ms: float = 0.0
-    """What other loaders of the same steps need for a batch: no change of this one makes a step shorter."""
 
     @property
     def bounds_ms(self) -> dict[str, float]:
         """What a batch takes by each limit."""
-        cores = max(self.cores, 1)
         found = {
             "threads": self.service_ms / max(self.threads, 1),
-            "cores": (self.cpu_ms + self.compute_cpu_ms) / cores,
+            "cores": (self.cpu_ms + self.compute_cpu_ms) / max(self.cores, 1),
         }
         if self.bandwidth:
             found["storage"] = self.read_bytes / self.bandwidth * 1e3
@@ -105,8 +99,7 @@ class LoaderModel:
 
     @property
     def step_ms(self) -> float:
-        both = max(self.batch_ms, self.compute_ms) if self.threads else self.batch_ms + self.compute_ms
-        return max(both, self.beside_ms) + self.hand_over_ms
+        return max(self.batch_ms, self.compute_ms) if self.threads else self.batch_ms + self.compute_ms
 
 
 def pace_of(series: Sequence[StepPoint], count: int, total_ns: int, wait_ns: int) -> Pace:
@@ -131,34 +124,22 @@ def pace_of(series: Sequence[StepPoint], count: int, total_ns: int, wait_ns: int
     )
 
 
-def _loops(snapshot: Snapshot) -> set[tuple[int, str]]:
-    """The threads that wait for data."""
-    return {(span.process, span.thread) for span in snapshot.spans if span.name == WAIT}
-
-
-def _is_named(span: SpanStats, loops: set[tuple[int, str]]) -> bool:
+def _is_loading(span: SpanStats, snapshot: Snapshot) -> bool:
     """Whether its name, or that of a span around it, is a stage of loaders.
 
-    A loader copies to the device in a thread of its own: where a loop does so itself, it is a part of the step.
+    A loader copies to the device in a thread of its own: where the loop does so itself, it is a part of the step.
     """
     names = {span.name, *span.path} & LOADER_STAGES
-    return bool(names - {TO_DEVICE} if (span.process, span.thread) in loops else names)
-
-
-def _is_elsewhere(span: SpanStats, main_process: int) -> bool:
-    return bool(main_process and span.process) and span.process != main_process
+    if TO_DEVICE in names and any(each.name == WAIT and each.thread == span.thread for each in snapshot.spans):
+        names -= {TO_DEVICE}
+    return bool(names)
 
 
 def stages_of(snapshot: Snapshot, batches: float) -> tuple[StageTime, ...]:
-    """The loader's stages by self time per batch, the largest first.
-
-    Recognised by their names or their parents'. Whatever a process does in which there are such stages is the loader's;
-    other processes may be anybody's: a pool that the step uses.
-    """
-    main = snapshot.process
-    loops = _loops(snapshot)
-    workers = {span.process for span in snapshot.spans if _is_elsewhere(span, main) and _is_named(span, loops)}
-    spans = [span for span in snapshot.spans if _is_named(span, loops) or span.process in workers]
+    """The loader's stages by self time per batch, the largest first: by their names or their parents', and whatever
+    else a process does that loads."""
+    workers = {span.process for span in snapshot.spans if _is_loading(span, snapshot)} - {snapshot.process}
+    spans = [span for span in snapshot.spans if span.process in workers or _is_loading(span, snapshot)]
     return _summed([span for span in spans if span.name not in _NO_STAGES], batches)
 
 
@@ -168,12 +149,9 @@ def compute_stages_of(snapshot: Snapshot, steps: float) -> tuple[StageTime, ...]
     What the loader has done on the device is none of them, nor what goes on between steps or in other processes.
     """
 
-    loops = _loops(snapshot)
-
     def computing(spans: Sequence[SpanStats]) -> list[SpanStats]:
-        here = [span for span in spans if not _is_named(span, loops) and not _is_elsewhere(span, snapshot.process)]
-        own = [span for span in here if span.name not in _NO_STAGES]
-        return [_steady(span) for span in own if not BETWEEN_STEPS.match(span.name)]
+        own = [span for span in spans if span.process == snapshot.process and not _is_loading(span, snapshot)]
+        return [_steady(each) for each in own if each.name not in _NO_STAGES and not BETWEEN_STEPS.match(each.name)]
 
     return _summed(computing(snapshot.gpu) or computing(snapshot.spans), steps)
 
@@ -181,16 +159,12 @@ def compute_stages_of(snapshot: Snapshot, steps: float) -> tuple[StageTime, ...]
 def _steady(span: SpanStats) -> SpanStats:
     """Without its first calls, in which kernels are chosen: rare, and many times as long as the others."""
     count = sum(calls for _, calls in span.histogram)
-    long = [pair for pair in span.histogram if middle_ns(pair[0]) > _OUTLIER * span.p50_ns]
-    rare = sum(calls for _, calls in long)
-    if not rare or rare >= count or rare > max(1, _RARE * count) or not span.total_ns:
+    kept = [pair for pair in span.histogram if middle_ns(pair[0]) <= _OUTLIER * span.p50_ns]
+    usual = sum(calls for _, calls in kept)
+    if not kept or not 0 < count - usual <= max(1, _RARE * count):
         return span
-    kept = [pair for pair in span.histogram if pair not in long]
-    # The longest is known to the nanosecond, the others by their buckets; what is left must fit into its own.
-    others = sum(middle_ns(bucket) * calls for bucket, calls in long) - middle_ns(long[-1][0])
-    left = span.total_ns - span.max_ns - others
-    low, high = (sum(2.0 ** ((bucket + end) / PER_OCTAVE) * calls for bucket, calls in kept) for end in (0, 1))
-    part = min(max(left, low), high) / span.total_ns * count / (count - rare)
+    part = sum(2.0 ** ((bucket + 0.5) / PER_OCTAVE) * calls for bucket, calls in kept) / usual * count
+    part /= max(span.total_ns, 1)
     return replace(span, total_ns=round(span.total_ns * part), self_ns=round(span.self_ns * part))
 
 

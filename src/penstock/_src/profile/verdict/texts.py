@@ -75,8 +75,7 @@ def sentence_of(found: Verdict, lang: Language = "en") -> str:
         kind = "start stage" if found.stage == WORKER_START else kind
         parts.append(_text(kind, lang, stage=_stage_text(found.stage), share=f"{found.stage_share:.0%}"))
     if found.bound != "input" and found.now.service_ms:
-        # What it needs if it has the CPUs for itself. It kept up: where its threads took longer, the step had the CPUs.
-        alone = replace(found.now, compute_cpu_ms=0.0, unexplained=1.0)
+        alone = replace(found.now, compute_cpu_ms=0.0, unexplained=1.0)  # if it has the CPUs for itself
         parts.append(_text("spare", lang, batch=ms_text(min(alone.batch_ms, found.step_ms))))
     fix = _first_fix(found)
     if fix is None:

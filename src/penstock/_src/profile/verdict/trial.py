@@ -8,23 +8,20 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from penstock._src.profile.loader_info import LoaderInfo
-from penstock._src.profile.record.registry import loader_info_of, unregister
-from penstock._src.profile.verdict.case import BatchCost, Fix, rounds_of
+from penstock._src.profile.record.registry import unregister
+from penstock._src.profile.verdict.case import BatchCost, Fix
 from penstock.errors import UsageError
 
 Step = Callable[[Any], Any]
 _WINDOWS = 3
 _LEAST_STEPS = 6  # of a window
-_UNSTEADY = 2  # first steps of a pass: its queue is empty
+_UNSTEADY = 2  # first steps of all: the queue is empty
 _FILL_S = 20.0  # a view that is tried is filled for a part of the data if all of it takes longer
 _REPEATS = 7
-_FEW_ROUNDS = 8  # of all workers' queues in a pass: with fewer, most of its waiting is for the first batches
-_LONG_PASS_S = 20.0  # nobody waits for several of these
 
 
 @dataclass(frozen=True)
@@ -36,11 +33,9 @@ class FixTrial:
     measured_ms: float
     windows_ms: tuple[float, ...]
     batches: int
-    """Different ones that were gone through."""
+    """That were gone through in the windows."""
     control_ms: float | None = None
     """The step without the change, measured just before and just after: a machine is not the same all day."""
-    whole_passes: bool = False
-    """Whether the beginnings of passes are in these numbers."""
 
     @property
     def error(self) -> float:
@@ -68,12 +63,10 @@ class Replay:
 
     def __call__(self, batch: Any) -> None:
         end = time.perf_counter() + self.ms / 1e3
-        if self.cpu_ms:
-            work = time.thread_time() + self.cpu_ms / 1e3
-            while time.thread_time() < work:
-                hashlib.sha256(self._block).digest()
-        left = end - time.perf_counter()
-        if left > 0:
+        work = time.thread_time() + self.cpu_ms / 1e3
+        while self.cpu_ms and time.thread_time() < work:
+            hashlib.sha256(self._block).digest()
+        if (left := end - time.perf_counter()) > 0:
             time.sleep(left)
 
 
@@ -83,47 +76,25 @@ def try_fix(
 ) -> FixTrial:  # fmt: skip
     """Run the loader with the change for three windows, with `control` one without it before and one after.
 
-    `batch_ms` is what a batch takes now, to bound the filling of a view. With `whole_passes` the beginnings of passes
-    belong to what is measured, as they always do where workers have passes too short for a steady state; else only
-    that does.
+    `batch_ms` is what a batch takes now, to bound the filling of a view. With `whole_passes` a window ends with a pass,
+    so that the beginnings of passes are in it as often as in the training.
     """
     if fix.predicted_step_ms is None:
         raise UsageError(f"{fix.name}: there is no prediction that could be checked")
-    whole_passes = whole_passes or _needs_passes(loader, fix, max(batch_ms, fix.predicted_step_ms))
     most = max(4 * _LEAST_STEPS, int(_FILL_S * 1e3 / max(batch_ms, 1e-3))) if fix.needs_filling else None
 
-    def without_it() -> list[float]:
-        return _measured(loader, {}, step, seconds, 1, None, whole_passes)[0] if control else []
+    def measured(change: Mapping[str, Any], windows: int, most: int | None) -> tuple[list[float], int]:
+        with _variant(loader, change) as changed:
+            if most is not None:
+                for _ in _pass(changed, most):  # fills the view
+                    continue
+            return _windows(changed, step, seconds, windows, most, whole_passes)
 
-    before = without_it()
-    measured, batches = _measured(loader, fix.change, step, seconds, _WINDOWS, most, whole_passes)
-    controls = before + without_it()
+    controls = measured({}, 1, None)[0] if control else []
+    found, batches = measured(fix.change, _WINDOWS, most)
+    controls += measured({}, 1, None)[0] if control else []
     beside = statistics.fmean(controls) if controls else None
-    found = statistics.median(measured), tuple(measured), batches, beside, whole_passes
-    return FixTrial(fix, fix.predicted_step_ms, *found)
-
-
-def _needs_passes(loader: Any, fix: Fix, step_ms: float) -> bool:
-    """Whether the passes of a DataLoader are so short that its workers hardly get beyond their first batches."""
-    info = loader_info_of(loader) if hasattr(loader, "describe") else LoaderInfo()
-    workers = int(fix.change.get("num_workers", info.workers) or 0)
-    if rounds_of(info, workers) >= _FEW_ROUNDS:
-        return False
-    if (seconds := (info.batches or 0) * step_ms / 1e3) > _LONG_PASS_S:
-        raise UsageError(f"what it changes shows only over whole epochs, and one takes {seconds:.0f} s")
-    return True
-
-
-def _measured(
-    loader: Any, change: Mapping[str, Any], step: Step, seconds: float, windows: int, most: int | None, whole: bool
-) -> tuple[list[float], int]:
-    with _variant(loader, change) as changed:
-        if whole:
-            return _passes(changed, step, seconds, windows)
-        if most is not None:
-            for _ in _pass(changed, most):  # fills the view
-                continue
-        return _windows(changed, step, seconds, windows, most)
+    return FixTrial(fix, fix.predicted_step_ms, statistics.median(found), tuple(found), batches, beside)
 
 
 @contextmanager
@@ -149,63 +120,42 @@ def _pass(loader: Any, most: int | None) -> Iterator[Any]:
             return
 
 
-def _windows(loader: Any, step: Step, seconds: float, windows: int, most: int | None) -> tuple[list[float], int]:
+def _windows(
+    loader: Any, step: Step, seconds: float, windows: int, most: int | None, whole: bool
+) -> tuple[list[float], int]:
+    """(mean step of each window in ms, steps of all of them), pass after pass; the very first steps do not count, nor,
+    of whole passes, the first, which starts everything."""
     found: list[float] = []
     times: list[float] = []
-    widest = 0
-    began = time.perf_counter()
+    total = number = 0
+    is_first, before = True, time.perf_counter()
     while len(found) < windows:
-        before = time.perf_counter()
         number = 0
         for batch in _pass(loader, most):
             step(batch)
             _settle()
             del batch
             after = time.perf_counter()
-            if number >= _UNSTEADY:
+            number += 1
+            if number > _UNSTEADY or (whole and not is_first):
                 times.append(after - before)
             before = after
-            number += 1
-            widest = max(widest, number)
-            if len(times) >= _LEAST_STEPS and after - began >= seconds:
+            if not whole and len(times) >= _LEAST_STEPS and sum(times) >= seconds:
                 found.append(statistics.fmean(times) * 1e3)
-                times, began = [], after
+                total, times = total + len(times), []
                 if len(found) == windows:
                     break
-        if number <= _UNSTEADY and len(found) < windows:
+        if not number or (number <= _UNSTEADY and not whole):
             raise UsageError(
                 f"an epoch has only {number} batches: too few to see a steady state", hint="a smaller batch_size"
             )
-    return found, widest
-
-
-def _passes(loader: Any, step: Step, seconds: float, windows: int) -> tuple[list[float], int]:
-    """As `_windows`, of whole passes with their beginnings; the first, which starts everything, does not count."""
-    widest = _through(loader, step)[1]
-    found: list[float] = []
-    while len(found) < windows:
-        spent_s, steps = 0.0, 0
-        while not steps or spent_s < seconds:
-            took_s, count = _through(loader, step)
-            if not count:
-                raise UsageError("an epoch has no batches: there is nothing to measure")
-            spent_s, steps = spent_s + took_s, steps + count
-        found.append(spent_s / steps * 1e3)
-    return found, widest
-
-
-def _through(loader: Any, step: Step) -> tuple[float, int]:
-    """One pass: (seconds from asking for its first batch to the end of its last step, steps)."""
-    batches = iter(loader)
-    began = ended = time.perf_counter()
-    count = 0
-    for batch in batches:
-        step(batch)
-        _settle()
-        del batch
-        ended = time.perf_counter()
-        count += 1
-    return ended - began, count
+        if whole and is_first:
+            times = []
+        elif whole and sum(times) >= seconds:
+            found.append(statistics.fmean(times) * 1e3)
+            total, times = total + len(times), []
+        is_first = False
+    return found, total
 
 
 def _settle() -> None:
@@ -221,8 +171,11 @@ def batch_cost(loader: Any, step: Step, size: int, processes: int = 1) -> BatchC
     None where the loader has no such batches. What the step raises is the user's to see.
     """
     half = size // 2
-    low = _replayed_ms(loader, {"batch_size": half * processes}, step) if half else None
-    high = None if low is None else _replayed_ms(loader, {}, step)
+    try:
+        low = _replayed_ms(loader, {"batch_size": half * processes}, step) if half else None
+        high = _replayed_ms(loader, {}, step)
+    except UsageError:  # a loader whose batches have no size
+        return None
     if low is None or high is None:
         return None
     per_sample = (high - low) / (size - half)
@@ -231,11 +184,7 @@ def batch_cost(loader: Any, step: Step, size: int, processes: int = 1) -> BatchC
 
 def _replayed_ms(loader: Any, change: Mapping[str, Any], step: Step) -> float | None:
     """The shortest of some steps with one batch: what disturbs makes them longer, never shorter."""
-    with ExitStack() as stack:
-        try:
-            changed = stack.enter_context(_variant(loader, change))
-        except UsageError:  # a loader whose batches have no size
-            return None
+    with _variant(loader, change) as changed:
         batch = next(iter(_pass(changed, 1)), None)
         if batch is None:
             return None

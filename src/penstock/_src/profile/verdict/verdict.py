@@ -23,10 +23,10 @@ from penstock._src.profile.record.registry import AccessPath, loader_info_of, re
 from penstock._src.profile.record.steps import steps
 from penstock._src.profile.report.figures import LoaderCost, loader_cost
 from penstock._src.profile.stats import Snapshot
-from penstock._src.profile.verdict.case import Fix, FixInputs, PassStartCost
+from penstock._src.profile.verdict.case import Fix, FixInputs, PassStarts
 from penstock._src.profile.verdict.fixes import best_of, fixes_for
 from penstock._src.profile.verdict.model import LoaderModel, Pace, StageTime, compute_stages_of
-from penstock._src.profile.verdict.model_inputs import case_of, leading, others_of
+from penstock._src.profile.verdict.model_inputs import case_of, leading
 from penstock._src.profile.verdict.texts import WORKER_START, lines_of, sentence_of, trial_text
 from penstock._src.profile.verdict.trial import FixTrial, Replay, Step, batch_cost, preserved_rng_state, try_fix
 from penstock.errors import PenstockError, UsageError
@@ -34,13 +34,9 @@ from penstock.errors import PenstockError, UsageError
 _ACCESS_PATHS = ("now", "scaled", "read", "ram", "disk", "gpu")
 _FEW_STEPS = 20
 _MOST_CALIBRATED = 32
-_CALIBRATED_PER_CPU = 8  # threads, where with more of them each hardly takes longer: they wait
-_HARDLY_LONGER = 1.25
 _DISTURBED = 0.1  # of the step: by so much it may differ between the run and a trial of the same thing
-_BESIDE = 1.2  # times the step alone: what is less may be the machine's moods
-_IN_LINE = 0.2  # of the work for a batch, that stands in line for a CPU
 _STARTS_MATTER = 0.02  # of the step: then a trial has to go through whole epochs
-_LONG_EPOCH_S = 20.0  # nobody waits for several of these
+_SHORT_EPOCH_S, _LONG_EPOCH_S = 1.0, 20.0  # one that has hardly a steady state; one of which nobody waits for several
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ class Verdict:
     access_paths: Mapping[str, AccessPath]
     notes: tuple[str, ...] = ()
     trial: FixTrial | None = None
-    starts: PassStartCost = field(default_factory=PassStartCost)
+    starts: PassStarts = field(default_factory=PassStarts)
     cost: LoaderCost | None = None
     """The step while the loader rests, and while it works, where that was measured."""
 
@@ -112,8 +108,6 @@ class Verdict:
                 "ruled_by": now.ruled_by,
                 "unexplained": round(now.unexplained, 3),
                 "epoch_start_ms": round(self.starts.per_step_ms, 3),
-                "hand_over_ms": round(now.hand_over_ms, 3),
-                "beside_ms": round(now.beside_ms, 3),
             },
             "stages": [{"name": each.name, "self_ms_per_batch": round(each.ms, 4)} for each in self.stages],
             "fixes": [fix.to_dict() for fix in self.fixes],
@@ -172,8 +166,8 @@ def _unrecorded(since_ns: int) -> Iterator[None]:
 def _judged(
     snapshot: Snapshot, tunable: Any, check: bool, step: Step | None, calibrate: bool, seconds: float
 ) -> Verdict:
-    info = _info_of(snapshot, tunable)
-    notes = _of_several(snapshot, info)
+    info = leading(snapshot.loaders) if tunable is None else _as_recorded(loader_info_of(tunable), snapshot)
+    notes: list[str] = []
     if snapshot.steps.count < _FEW_STEPS:
         notes.append(message("few steps", count=snapshot.steps.count))
     paths: Mapping[str, AccessPath] = {}
@@ -187,22 +181,12 @@ def _judged(
     case, pace = case_of(snapshot, info, paths)
     if step is not None and not case.is_input_bound and tunable is not None and info.batch_size:
         case = replace(case, cost=batch_cost(tunable, step, info.batch_size, info.processes))
-        alone_ms = case.now.compute_ms if case.cost is None else case.cost.ms(info.batch_size)
-        if case.now.compute_ms > _BESIDE * alone_ms:  # what the loader takes from the step
-            notes.append(message("beside the loader", alone=alone_ms, there=case.now.compute_ms))
-    queued_ms, service_ms = case.cpu.queued_ms, case.now.service_ms
-    if case.is_input_bound and queued_ms and queued_ms >= _IN_LINE * service_ms:  # others have the CPUs
-        notes.append(message("in line", queued=queued_ms, service=service_ms))
     if case.is_input_bound and (remote := _remote_note(snapshot)) is not None:
         notes.insert(0, remote)
     fixes = fixes_for(case)
     best = best_of(fixes, pace.step_ms)
     trial, note = _checked(tunable, best, case, step, seconds) if check else (None, None)
     notes += [] if note is None else [note]
-    if case.now.hand_over_ms:
-        notes.insert(0, message("hand-over", wait=case.now.hand_over_ms, batch=case.now.batch_ms))
-    if pace.left_out:
-        notes.append(message("breaks", count=pace.left_out))
     stage, share = _stage(case, pace, snapshot)
     cost = loader_cost(snapshot)
     bound = "input" if case.is_input_bound else "compute"
@@ -241,36 +225,20 @@ def _stage(case: FixInputs, pace: Pace, snapshot: Snapshot) -> tuple[str | None,
 
 
 def _live(snapshot: Snapshot) -> Any:
-    """The loader of this process that the run speaks of; of several the one that fed most of the steps. None where
-    those that did are gone."""
+    """The loader of this process that fed most of the steps of the run; None where that one is gone."""
     if snapshot.process not in (0, os.getpid()):
         return None
     infos = [(each, loader_info_of(each)) for each in registered()]
     first = leading(info for _, info in infos)
-    found = next((each for each, info in infos if info is first), None)
-    if found is None or first.is_fed:
-        return found
-    return None if any(each.is_fed for each in snapshot.loaders if each.ended) else found
+    if not first.step_batches and any(each.step_batches for each in snapshot.loaders):
+        return None
+    return next((each for each, info in infos if info is first), None)
 
 
-def _info_of(snapshot: Snapshot, tunable: Any) -> LoaderInfo:
-    """How the loader was set up in the run, and what it is now."""
-    if tunable is None:
-        return leading(snapshot.loaders)
-    found = loader_info_of(tunable)
-    living = [each for each in snapshot.loaders if not each.ended]
-    return next((each for each in living if found.text and each.text == found.text), found)
-
-
-def _of_several(snapshot: Snapshot, info: LoaderInfo) -> list[str]:
-    """Which of several loaders of the same steps it is about."""
-    others = others_of(snapshot, info)
-    if not others:
-        return []
-    name = f"DataLoader({info.dataset})" if info.dataset is not None else info.text or info.kind
-    waits = [(each.steps_waited_ms or 0.0) / max(snapshot.steps.count, 1) for each in (info, *others)]
-    place = message("asked later" if info.is_companion else "asked first")
-    return [message("several loaders", count=len(waits), name=str(name), place=place, own=waits[0], whole=sum(waits))]
+def _as_recorded(info: LoaderInfo, snapshot: Snapshot) -> LoaderInfo:
+    """What a loader said of itself in the run: one that is made again from a file has handed out nothing."""
+    recorded = [each for each in snapshot.loaders if info.text and each.text == info.text and not each.ended]
+    return recorded[0] if recorded else info
 
 
 def missing_data(info: LoaderInfo) -> list[str]:
@@ -288,15 +256,9 @@ def _calibrated(tunable: Any, info: LoaderInfo) -> Mapping[str, AccessPath]:
     """What an image takes by each way into a batch, with as many threads as there are and with more."""
     if not hasattr(tunable, "calibrate"):
         return {}
-    threads, cores = info.threads or 1, info.cores or 1
-    more = min(max(2 * threads, cores), max(_MOST_CALIBRATED, threads))
-    found: dict[str, AccessPath] = dict(tunable.calibrate(_ACCESS_PATHS, sorted({threads, more})))
-    most = min(_CALIBRATED_PER_CPU * cores, _MOST_CALIBRATED)
-    now = found.get("now")
-    if now is not None and most > more and now.ms(more) < _HARDLY_LONGER * now.ms(threads):
-        for name, each in tunable.calibrate(("now", "read"), (most,)).items():  # they wait: more may wait together
-            if (known := found.get(name)) is not None:
-                found[name] = replace(known, ms_by_threads={**each.ms_by_threads, **known.ms_by_threads})
+    threads = info.threads or 1
+    more = min(max(2 * threads, info.cores or 1), max(_MOST_CALIBRATED, threads))
+    found: Mapping[str, AccessPath] = tunable.calibrate(_ACCESS_PATHS, sorted({threads, more}))
     return found
 
 
@@ -315,11 +277,12 @@ def _checked(
     if step is None and best.batch_factor != 1:
         return None, message("needs step", fix=name)
     now = case.now
-    whole = case.starts.per_step_ms > _STARTS_MATTER * case.step_ms
     epoch_s = (case.loader.batches or case.starts.steps) * case.step_ms / 1e3
+    starts_matter = case.starts.per_step_ms > _STARTS_MATTER * case.step_ms or epoch_s < _SHORT_EPOCH_S
+    whole = case.loader.workers is not None and starts_matter
     if whole and epoch_s > _LONG_EPOCH_S:
         return None, message("long epoch", fix=name, seconds=epoch_s)
-    replay = step if step is not None else Replay(max(now.compute_ms, now.beside_ms), now.compute_cpu_ms)
+    replay = step if step is not None else Replay(now.compute_ms, now.compute_cpu_ms)
     # A view fills while it is measured: there is no steady state without the change to compare with.
     steady = bool(best.change) and not any(each.view for each in case.images)
     try:
@@ -329,8 +292,6 @@ def _checked(
     except PenstockError as error:
         return None, message("trial failed", fix=name, error=error.message)
     beside = trial.control_ms
-    # Over whole passes there are beginnings, which a run of a single pass has not.
-    is_alike = whole or not trial.whole_passes
-    if beside is not None and is_alike and abs(beside / case.step_ms - 1) > _DISTURBED:
+    if beside is not None and abs(beside / case.step_ms - 1) > _DISTURBED:
         return trial, message("disturbed", beside=beside, then=case.step_ms)
     return trial, None

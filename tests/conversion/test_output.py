@@ -177,6 +177,7 @@ def test_what_a_killed_run_left_is_cleaned_up(bag: Path, tmp_path: Path) -> None
 def test_a_run_killed_while_it_replaces_a_data_set_is_finished_by_the_next(
     moment: str, bag: Path, tmp_path: Path
 ) -> None:
+    """Where the system cannot exchange two names, there are steps between which a process may end."""
     out, partial, aside = (tmp_path / f"out{suffix}" for suffix in ("", output.PARTIAL_SUFFIX, ".penstock-old"))
     penstock.convert(bag, out, task="first")
     penstock.convert(bag, partial, task="second")
@@ -190,16 +191,16 @@ def test_a_run_killed_while_it_replaces_a_data_set_is_finished_by_the_next(
     assert names(tmp_path) == ["out"]
 
 
-def test_what_is_left_of_a_replaced_data_set_is_removed_by_the_next(
+def test_what_is_left_of_a_replaced_data_set_is_never_taken_for_an_unfinished_conversion(
     bag: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its report goes last: without it, what is left would not be known as ours."""
-    out, aside = tmp_path / "out", tmp_path / "out.penstock-old"
+    """Its report goes last: without it, a journal that is still there would be resumed."""
+    out, partial = tmp_path / "out", tmp_path / f"out{output.PARTIAL_SUFFIX}"
     penstock.convert(bag, out, task="first")
     real = shutil.rmtree
 
     def ends_at_the_last_step(path: Path, ignore_errors: bool = False) -> None:
-        if path != aside:
+        if path != partial:
             real(path, ignore_errors)
         elif not ignore_errors:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -208,7 +209,7 @@ def test_what_is_left_of_a_replaced_data_set_is_removed_by_the_next(
     with pytest.raises(OutputFailed):
         penstock.convert(bag, out, task="second", overwrite=True)
     monkeypatch.undo()
-    assert [path.name for path in aside.rglob("*") if path.is_file()] == ["report.json"]
+    assert [path.name for path in partial.rglob("*") if path.is_file()] == ["report.json"]
     penstock.convert(bag, out, task="third", overwrite=True)
     assert datasets.episodes(out)[0]["tasks"] == ["third"] and names(tmp_path) == ["out"]
 

@@ -43,7 +43,8 @@ def describe(path: Path, opening: OpenOptions, episodes: Sequence[int] | str | N
     from penstock._src.stores.hdf5.store import open_hdf5
 
     files, options = _files(path), opening.settings.hdf5
-    words = {"channels": options.channels, "mask": options.mask, "allow_external": options.allow_external}
+    words: dict[str, Any] = {"channels": options.channels, "mask": options.mask}
+    words["allow_external"] = options.allow_external
     load = describe_store(path, episodes=episodes, **words)
     with open_hdf5(files[0], **words) as store:
         description = {

@@ -2,24 +2,24 @@
 
     OUT                        the data set, once it is whole
     OUT.penstock-partial       the one being built; what is committed in it survives every end of the process
-    OUT.penstock-old           the one that is replaced, for a moment
     OUT.penstock-partial.lock  held by the process that builds
 
-A finished data set takes the place of the one that it replaces by two renames. `penstock/replaces` lies in the new one
-from just before them until the old one is gone, so that a later run that finds two of them knows which is which.
+A finished data set changes places with the one that it replaces in one step. `penstock/replaces` lies in the new one
+from just before that step until the old one is gone, so that a later run that finds two of them knows which is which.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from penstock._src.conversion.commit.join import committed
 from penstock._src.conversion.commit.journal import JOURNAL_PATH, OWN_DIR, Journal
@@ -33,6 +33,9 @@ from penstock._src.system.files import fsync_path
 from penstock.errors import DataSetError, OutputExists, OutputFailed
 
 _REPLACES = "penstock/replaces"
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_UNABLE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 
 Mode = Literal["new", "resume", "append", "append or resume"]
 Holds = Literal["nothing", "unfinished", "copy"]
@@ -233,21 +236,19 @@ def _move_into_place(partial: Path, out: Path, *, replace: bool) -> None:
     marker = partial / _REPLACES
     marker.touch()
     fsync_path(marker.parent)
-    _replace(partial, out)
+    _exchange(partial, out)
 
 
-def _replace(partial: Path, out: Path) -> None:
-    """The finished data set takes the place of the old one, which lies aside until it is removed."""
-    if is_ours(out):
-        os.rename(out, _aside_of(out))
-    os.rename(partial, out)
+def _exchange(partial: Path, out: Path) -> None:
+    exchange(partial, out)
     fsync_path(out.parent)
-    _clear_replaced(out)
+    _clear_replaced(partial, out)
 
 
-def _clear_replaced(out: Path) -> None:
-    if is_ours(_aside_of(out)):
-        _remove(_aside_of(out))
+def _clear_replaced(partial: Path, out: Path) -> None:
+    for old in (partial, _aside_of(out)):
+        if is_ours(old):
+            _remove(old)
     (out / _REPLACES).unlink(missing_ok=True)
     fsync_path(out / Path(_REPLACES).parent)
 
@@ -255,9 +256,13 @@ def _clear_replaced(out: Path) -> None:
 def finish_publishing(partial: Path, out: Path) -> None:
     """Finish the publishing of a run that was killed during its last steps."""
     if (out / _REPLACES).exists():
-        _clear_replaced(out)
+        _clear_replaced(partial, out)
     elif (partial / _REPLACES).exists():
-        _replace(partial, out)
+        if is_ours(out):
+            _exchange(partial, out)
+        else:  # between two renames, where the system has no exchange
+            os.rename(partial, out)
+            _clear_replaced(partial, out)
 
 
 def _remove(data_set: Path) -> None:
@@ -269,9 +274,38 @@ def _remove(data_set: Path) -> None:
     shutil.rmtree(data_set)
 
 
+def exchange(new: Path, old: Path) -> None:
+    """`new` takes the place of `old` and the other way round; where the system cannot, in three steps."""
+    call = _renameat2()
+    if call is not None:
+        import ctypes
+
+        if call(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE) == 0:
+            return
+        number = ctypes.get_errno()
+        if number not in _UNABLE:
+            raise OSError(number, os.strerror(number), str(old))
+    aside = _aside_of(old)
+    os.rename(old, aside)
+    os.rename(new, old)
+    os.rename(aside, new)
+
+
 def _aside_of(path: Path) -> Path:
     """Where the old directory lies between the steps."""
     return path.with_name(path.name + OLD_SUFFIX)
+
+
+@lru_cache(maxsize=1)
+def _renameat2() -> Any:
+    import ctypes
+
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return None
+    call.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+    return call
 
 
 @contextlib.contextmanager

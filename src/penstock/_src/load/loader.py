@@ -188,7 +188,7 @@ class Loader:
         return settings.threads_for(threads)
 
     def _share_out(self, threads: int, prefetch: int | str) -> None:
-        own, is_process = self._own_batch_size, self._engine_kind == "process"
+        own = self._own_batch_size
         images = [column for source in self._sources for column in source.images]
         self._layout = lay_out(self._sources[0].shapes(own, without=self._encoded))
         numbers = sum(
@@ -203,7 +203,7 @@ class Loader:
             self._limit_bytes,
             threads=threads,
             slots=slots,
-            slot_bytes=self._layout.n_bytes if is_process else self._target.slot_bytes(self._layout.n_bytes),
+            slot_bytes=self._layout.n_bytes,
             thread_bytes=max(source.scratch_bytes() for source in self._sources),
             table_bytes=numbers,
             index_bytes=min(image_rows * _INDEX_BYTES_PER_ROW, self._limit_bytes // 8),
@@ -279,14 +279,15 @@ class Loader:
             raise UsageError(_ENDED)
         own = self._start_pass(turn)
         try:
-            batches = outcome.watched(own.begin(self.epoch, self), self)
+            is_over = not len(replace(self._batches, start=self._position))
+            batches = outcome.watched(own.begin(self.epoch, self, is_over), self)
             while self._turn is turn:
                 ready = batches.next()
                 with self._position_lock():
                     if self._turn is not turn:
                         break
                     if ready is None:
-                        own.pause(self.epoch + 1, end_is_due=False)
+                        own.pause(self.epoch + 1)
                         self.epoch, self._position, self._resumes = self.epoch + 1, 0, False
                         return
                     job, batch = ready
@@ -294,7 +295,7 @@ class Loader:
                     kept = self._losses.without(job, batch)
                     self._position, self._resumes = job.after, False  # not before: what is refused was not handed out
                     if job.is_last:
-                        own.pause(self.epoch + 1, end_is_due=True)  # not all loops ask whether there is more
+                        own.pause(self.epoch + 1)  # not all loops ask whether there is more
                 del job, batch, ready
                 if kept is not None:
                     yield kept
@@ -368,7 +369,7 @@ class Loader:
         engine = self._engine
         if engine is None:
             raise UsageError(_ENDED)  # closed meanwhile
-        count, slot = engine.n_slots, format_bytes(self.shares.slot_bytes)
+        count, slot = len(engine.slots), format_bytes(self.shares.slot_bytes)
         try:
             self._reserved.append(self._budget.reserve("slots of batches that are kept", self.shares.slot_bytes))
         except BudgetExceeded as error:
@@ -396,7 +397,7 @@ class Loader:
     @property
     def is_full(self) -> bool:
         """Whether every slot holds a batch, complete or under way."""
-        return self._engine is not None and self._engine.is_full
+        return self._engine is not None and self._engine.slots.is_empty
 
     @property
     def n_ready(self) -> int:

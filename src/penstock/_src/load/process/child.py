@@ -17,25 +17,22 @@ import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from penstock._src.formats.format import load
-from penstock._src.load.engine.batch_tasks import begin_job
 from penstock._src.load.engine.job import BatchJob, EpochRecords
 from penstock._src.load.engine.remote import allow_ahead
-from penstock._src.load.engine.slots import Lease, Slot
-from penstock._src.load.engine.source import SOURCE, ImageColumn, SampleSource, sources_of
-from penstock._src.load.engine.stages import PLAN, SLOT, now_ns
+from penstock._src.load.engine.slots import Slot
+from penstock._src.load.engine.source import ImageColumn, SampleSource, sources_of
+from penstock._src.load.engine.stages import SLOT
 from penstock._src.load.engine.thread_pool import ThreadPool
+from penstock._src.load.epoch import job_in, start_job
 from penstock._src.load.process.channel import Channel, ChannelClosed, ChannelMessage, Kind
 from penstock._src.load.process.packing import pack, pack_error, unpack
 from penstock._src.load.process.row_marks import RowMarks, guard_source
 from penstock._src.load.process.spec import EngineSpec, EngineStart, ViewCounts, outputs_of
 from penstock._src.load.sampling.position_map import PositionMap
-from penstock._src.profile.record.spans import record_calls, show, span
+from penstock._src.profile.record.spans import span
 from penstock._src.system.memory import anonymous_bytes
 
 if TYPE_CHECKING:
@@ -119,26 +116,15 @@ class Engine:
             self._careful -= 1
         elif self._pool.count < self._spec.threads:
             self._pool = ThreadPool(self._spec.threads)
-        size = stop - first
-        lease = Lease(self._slots[slot], self._spec.layout)
-        job = BatchJob(size, {name: each[:size] for name, each in lease.arrays.items()}, {})
-        job.epoch_records, job.epoch, job.lease = self._epoch_records, epoch, self._slots[slot]
+        job = job_in(self._slots[slot], self._spec.layout, stop - first, epoch, self._epoch_records)
         if self._device_images is not None:
             job.area = self._device_images.area(slot)
-        began_ns = now_ns()
+        self._under_way[number] = job
         try:
-            parts = self._position_map(epoch, np.arange(first, stop, dtype=np.int64))
-            for part in parts:
-                if part.source.number is not None:
-                    job.arrays[SOURCE][part.places] = part.source.number
-            self._under_way[number] = job
-            begin_job(job, parts, self._pool, self._is_encoded)
+            start_job(job, self._position_map, range(first, stop), self._pool, self._is_encoded)
         except BaseException as error:
             self._under_way.pop(number, None)
             return _RequestedBatch(number, None, error)
-        took_ns = now_ns() - began_ns
-        show(PLAN, began_ns, took_ns)
-        self._epoch_records.add(epoch, partial(record_calls, PLAN, took_ns, 1))
         return _RequestedBatch(number, job)
 
     def _is_encoded(self, column: ImageColumn) -> bool:
@@ -171,7 +157,7 @@ class Engine:
         try:
             job.wait()
             if self._device_images is not None:
-                done = self._device_images.begin(job, job.lease.number)
+                done = self._device_images.begin(job, job.slot)
                 self._finish_device_batch()  # the one before: the device works on this one meanwhile
                 self._on_device = (number, job, done)
                 return

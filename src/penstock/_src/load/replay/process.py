@@ -147,10 +147,7 @@ class ReplayProcess:
                 engine.cancel()  # it writes to the slot no more
                 engine.slots.give_back(slot)
                 raise
-            lease = engine.slots.lease(slot)
-            arrays = {name: array[:size] for name, array in lease.arrays.items()}
-            lease.drop()
-            return arrays
+            return engine.slots.arrays(slot, size)
 
     def _start(self, spec: ReplaySpec) -> None:
         """Another engine: for more files, or larger batches. Batches of the one before stay whole."""
@@ -173,7 +170,7 @@ class ReplayProcess:
 
     def _request(self, engine: ProcessEngine, slot: int, samples: NDArray[np.int64]) -> None:
         """Let the engine fill a slot; one that died is started again."""
-        number = engine.next_number()
+        number = next(engine.numbers)
         while True:
             try:
                 assert engine.channel is not None

@@ -79,6 +79,11 @@ class Lease:
         }
 
 
+def arrays_in(slot: Slot, layout: SlotLayout, size: int) -> dict[str, NDArray[Any]]:
+    """The arrays of a batch of `size` samples that is built in a slot."""
+    return {name: array[:size] for name, array in Lease(slot, layout).arrays.items()}
+
+
 class Slots:
     """The slots of a loader. One is free again once the last array over the batch in it is gone."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import re
 import signal
 import subprocess
@@ -281,13 +280,6 @@ def test_a_terminal_of_another_name_cuts_episodes(tmp_path: Path) -> None:
         made.load_from_hdf5(path, **TRUSTED)
         assert made.size == 15
         check_equal(made.sample(60), Naive(path, (24, 24)))
-
-
-def test_it_is_not_pickled_and_says_what_to_do(replay: Path) -> None:
-    with buffer(image_size=8) as made:
-        made.load_from_hdf5(replay, **TRUSTED)
-        with pytest.raises(UsageError, match="neither copied nor pickled"):
-            pickle.dumps(made)
 
 
 def test_a_nan_among_the_terminals_is_no_end(tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ import threading
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from time import perf_counter
 from types import TracebackType
 from typing import Any, NoReturn
 
 from penstock._src.load import outcome, settings
-from penstock._src.load.describe import LoaderSetup, describe
+from penstock._src.load.describe import describe
 from penstock._src.load.device.target import ContinuousPass, target_for
 from penstock._src.load.engine.job import BatchJob
 from penstock._src.load.engine.remote import ahead_bytes, allow_ahead, remote_bytes
@@ -62,6 +63,8 @@ class Loader:
     `stats()` what happened. `plan` (`penstock.plan_loading`) decides batch and image size, memory, view, threads and
     prefetch.
     """
+
+    _planned_run: outcome.PlannedRun | None = None
 
     def __init__(
         self,
@@ -126,7 +129,7 @@ class Loader:
             self._release()
             raise
         self._reset_position()
-        outcome.follow(self, plan, self._shard.world)
+        self._planned_run = outcome.follow(self, plan, self._shard.world)
         register(self)
 
     def _bind(self, is_mix: bool, shuffle: bool | str, seed: int) -> None:
@@ -280,8 +283,9 @@ class Loader:
         own = self._start_pass(turn)
         try:
             is_over = not len(replace(self._batches, start=self._position))
-            batches = outcome.watched(own.begin(self.epoch, self, is_over), self)
+            batches = own.begin(self.epoch, self, is_over)
             while self._turn is turn:
+                asked_s = perf_counter()
                 ready = batches.next()
                 with self._position_lock():
                     if self._turn is not turn:
@@ -291,7 +295,7 @@ class Loader:
                         self.epoch, self._position, self._resumes = self.epoch + 1, 0, False
                         return
                     job, batch = ready
-                    self._count(job)
+                    self._count(job, asked_s)
                     kept = self._losses.without(job, batch)
                     self._position, self._resumes = job.after, False  # not before: what is refused was not handed out
                     if job.is_last:
@@ -404,7 +408,9 @@ class Loader:
         """Batches that are complete and not taken yet."""
         return 0 if self._pass is None else self._pass.n_complete
 
-    def _count(self, job: BatchJob) -> None:
+    def _count(self, job: BatchJob, asked_s: float) -> None:
+        if self._planned_run is not None:
+            self._planned_run.take(job.size, asked_s, self.epoch, self)
         self._counts["batches"] += 1
         self._counts["view_hits"] += job.hits
         self._counts["images_made"] += job.made
@@ -434,12 +440,7 @@ class Loader:
 
     def describe(self) -> LoaderInfo:
         """How it is set up, what a batch needs, and what it takes to make it again."""
-        own, n_bytes = self._batches.batch_size // self._shard.world, self._layout.n_bytes
-        setup = LoaderSetup(
-            self._options, self._mix, self.window, self._sources, self.shares, own, n_bytes, self._engine_kind,
-            self._encoded,
-        )  # fmt: skip
-        return describe(setup, text=repr(self), batches=len(self), samples=self.samples, counts=self._counts)
+        return describe(self)
 
     def calibrate(self, ways: Sequence[str], threads: Sequence[int]) -> dict[str, AccessPath]:
         """What one image takes by each way into a batch, measured on some fifty rows."""
@@ -459,7 +460,8 @@ class Loader:
         """End threads, give memory back; more than once is fine."""
         if self._closed:
             return
-        outcome.finish(self)
+        if self._planned_run is not None:
+            self._planned_run.end()
         unregister(self)
         self._note_stats()
         self._closed = True

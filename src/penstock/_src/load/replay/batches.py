@@ -51,7 +51,6 @@ class ReplaySpec:
     layout: SlotLayout
     """Of the largest batch: a smaller one takes the first rows of each array."""
     threads: int
-    encoded: frozenset[tuple[str, ...]] = frozenset()
 
 
 def spec_for(files: Sequence[ReplayFile], shaping: Shaping, layout: SlotLayout, threads: int) -> ReplaySpec:

@@ -264,7 +264,7 @@ def test_who_sets_the_pace_is_reported_by_the_waits(
     loader: Any = SimpleNamespace(
         shares=SimpleNamespace(slots=3, slot_bytes=100, table_bytes=10), _views=[], stats=lambda: {"engine": {}}
     )
-    monkeypatch.setattr(outcome_module.PlannedRun, "_finish", lambda _: None)
+    monkeypatch.setattr(outcome_module.weakref, "finalize", lambda *_: None)
     run = outcome_module.PlannedRun(plan, loader)
     assert run.outcome is None
     for number in range(12):

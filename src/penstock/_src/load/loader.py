@@ -119,7 +119,7 @@ class Loader:
         self._bind(isinstance(store, Mix), shuffle, seed)
         if is_open and not fit_whole(full_bytes_of(self._sources), self._limit_bytes):
             self._target = target_for(device, output, gpu_decode, shaping)
-        self._batches = settings.batches_for(self._total, batch_size, drop_last, self._shard)
+        self._batches = settings.batches_for(self.samples, batch_size, drop_last, self._shard)
         self._losses = Losses(self._batches, skips, most_skipped)
         self._encoded = encoded_by_all(self._sources, self._target.keeps_encoded)
         self._choose_engine(engine, threads, prefetch)
@@ -171,14 +171,10 @@ class Loader:
     # Sharing out
 
     @property
-    def _total(self) -> int:
-        return int(self._order.count)
-
-    @property
     def _own_batch_size(self) -> int:
         """Of this process; of a batch larger than all there is, what there is."""
         world = self._shard.world
-        return min(self._batches.batch_size // world, -(-self._total // world))
+        return min(self._batches.batch_size // world, -(-self.samples // world))
 
     @property
     def _recipe(self) -> BatchRecipe:
@@ -243,7 +239,7 @@ class Loader:
     @property
     def samples(self) -> int:
         """Samples of one epoch, of all shards."""
-        return self._total
+        return int(self._order.count)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next pass at the beginning of this epoch."""
@@ -263,7 +259,7 @@ class Loader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on behind the batch after which `state` was taken; batch size, threads and shards may be others."""
-        epoch, position = resumed(state, self.state_dict(), self._total)
+        epoch, position = resumed(state, self.state_dict(), self.samples)
         self._end_pass()
         self.epoch, self._position, self._resumes = epoch, position, True
 
@@ -500,4 +496,4 @@ class Loader:
         )
 
     def __repr__(self) -> str:
-        return f"<Loader: {self._total:,} samples in {len(self):,} × {self._batches.batch_size}, {self.window!r}>"
+        return f"<Loader: {self.samples:,} samples in {len(self):,} × {self._batches.batch_size}, {self.window!r}>"

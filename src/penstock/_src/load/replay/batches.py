@@ -113,7 +113,12 @@ class ReplayBatches:
             self._start(files, shaping, layout)
             self._key = (len(files), size)
         assert self._slots is not None
-        slot = self._free_slot(self._slots)
+        try:
+            slot = self._free_slot(self._slots)
+        except BudgetExceeded:
+            if not len(self._slots):
+                self._end()  # made for a batch that memory does not hold; a smaller one may fit
+            raise
         try:
             if self._engine is not None:
                 self._request(self._engine, slot, draw())

@@ -59,8 +59,8 @@ def test_the_cache_counts_once_and_loaders_for_every_gpu() -> None:
         (ClipMemory(1, _loader(), None, 4 * GIB), 2 * GIB, "DATA.USE_RAM_CACHE: false fits"),
         (
             ClipMemory(1, _loader(), _loader("val", 2, 2), 0),
-            100 * MIB,
-            "TRAIN_WORKERS: 2 and VAL_WORKERS: 2",
+            200 * MIB,
+            "TRAIN_WORKERS: 3 and VAL_WORKERS: 2",
         ),
         (ClipMemory(1, _loader(), None, GIB), 10 * MIB, "a smaller DATA.CROP_SIZE"),
     ],

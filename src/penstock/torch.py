@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from penstock._src.load import settings
 from penstock._src.load.engine.gather import Gatherer
-from penstock._src.load.engine.recycle import Recycler
 from penstock._src.load.engine.shared_array import SharedArray
 from penstock._src.load.engine.slots import lay_out
 from penstock._src.load.engine.source import ImageSize, Normalize
@@ -54,7 +53,6 @@ __all__ = ["Dataset", "FetchedSamples", "Sampler", "collate"]
 
 _OF_LOADERS = {"batch_size", "shuffle", "seed", "shard", "device", "on_error", "max_skip_rate", "output", "drop_last",
                "prefetch", "gpu_decode"}  # fmt: skip
-_FREE_BATCHES = 2  # kept for the next ones where no worker is between
 
 
 class Dataset(_MapStyle):
@@ -109,7 +107,6 @@ class Dataset(_MapStyle):
                 self._own_store.close()
             raise
         self._shared: dict[str, SharedArray] = {}
-        self._recycler = _new_recycler()
 
     # Asking
 
@@ -145,13 +142,12 @@ class Dataset(_MapStyle):
         """These samples, fetched together: rows that several need are read once. `collate` takes the batch as it is."""
         began_ns = now_ns()
         samples = row_numbers(indices, "samples")
-        layout = lay_out(self._gatherer.shapes(len(samples)))
         if torch.utils.data.get_worker_info() is None:
-            arrays = self._recycler.arrays(layout)
+            arrays = self._gatherer.arrays(len(samples))
             batch: Sample = {name: torch.from_numpy(each) for name, each in arrays.items()}
         else:
             self._gatherer.threads = 0  # the workers are the parallel part
-            batch, arrays = worker_memory().batch(layout)
+            batch, arrays = worker_memory().batch(lay_out(self._gatherer.shapes(len(samples))))
         fetched = self._gatherer.gather(samples, arrays, hand_out_ns=now_ns() - began_ns)
         batch.update({name: value for name, value in fetched.items() if name not in arrays})
         return FetchedSamples(batch, len(samples))
@@ -171,12 +167,10 @@ class Dataset(_MapStyle):
         self._own_store = None
         self._gatherer, self._shared = state["gatherer"], state["shared"]
         self._gatherer.numbers.adopt({name: shared.values for name, shared in self._shared.items()})
-        self._recycler = _new_recycler()
 
     def close(self) -> None:
         """End threads and views, and the store where it was opened here; more than once is fine."""
         self._gatherer.close()
-        self._recycler.close()
         if self._own_store is not None:
             self._own_store.close()
 
@@ -216,8 +210,3 @@ class Sampler(Passes, _SamplerStyle):
             len(dataset), dataset.window.describe(), batch_size, shuffle=shuffle, seed=seed, shard=shard,
             drop_last=drop_last,
         )  # fmt: skip
-
-
-def _new_recycler() -> Recycler:
-    # What the user's code holds is its own affair here, as with any DataLoader.
-    return Recycler(Budget(1 << 62, source="no limit"), most_free=_FREE_BATCHES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import subprocess
 import sys
@@ -16,7 +15,6 @@ import pytest
 
 import penstock
 from penstock._src.cli import main
-from penstock._src.load.bench import page_cache
 from penstock._src.load.bench.measure import bench_load
 from penstock._src.load.bench.points import COLD, Plan, window_for
 from penstock.errors import UsageError
@@ -111,22 +109,8 @@ def test_cold_says_that_the_page_cache_was_dropped(data_set: Path) -> None:
         assert any(note.startswith("cold: before each point the page cache of") for note in found.notes)
         assert reasons == ["28 samples do not make two batches of 16"]
     else:  # a file system in memory: nothing can be dropped, and that is told
-        assert "of the files in memory" in reasons[0]
+        assert "lies in memory" in reasons[0]
     assert [point.batch_size for point in found.points if point.view == "off"] == [4, 16]
-
-
-def test_what_is_in_the_page_cache_is_counted(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(bytes(1 << 20))
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        assert not any(mapped[:: mmap.PAGESIZE])  # by way of the page cache, which some file systems leave out
-    assert page_cache.files_of(tmp_path) == [path] == page_cache.files_of(path)
-    before = page_cache.resident_share([path])
-    assert before is None or before > 0.9  # a machine short of memory may have taken some back
-    page_cache.drop([path])
-    after = page_cache.resident_share([path])
-    assert after is None or 0.0 <= after <= 1.0
-    assert page_cache.resident_share([]) == 0.0
 
 
 def test_what_does_not_fit_the_budget_is_left_out_with_a_reason(

@@ -88,7 +88,9 @@ def test_nvjpeg_by_its_own_interface_is_torchvisions() -> None:
 
 
 def _all(store: ArrayStore, **options: Any) -> list[int]:
-    with Loader(store, Window(columns=["cam"]), 8, (48, 64), device="cuda", view="off", **options) as loader:
+    # By threads: an engine process would make the store anew, without what was changed in it.
+    words = {"device": "cuda", "view": "off", "engine": "thread", **options}
+    with Loader(store, Window(columns=["cam"]), 8, (48, 64), **words) as loader:
         return [int(row) for batch in loader for row in batch["index"]]
 
 

@@ -179,7 +179,6 @@ def test_a_profile_counts_the_epochs_that_were_used() -> None:
             assert found["00_TOTAL_getitem"].count == found["03b_image_decode"].count == (epoch + 1) * ROWS
             assert profile.snapshot().counters["images_decoded"] == (epoch + 1) * ROWS
             assert found["plan_batch"].count == (epoch + 1) * len(loader)
-            assert found["loader idle"].count == len(loader)  # of the first epoch: the others were made ahead
         profile.reset()
         _indices(loader)
         assert profile.snapshot().by_name()["03b_image_decode"].count == ROWS
@@ -188,27 +187,10 @@ def test_a_profile_counts_the_epochs_that_were_used() -> None:
 def _is_made(loader: Loader, store: ArrayStore, epoch: int) -> bool:
     """Whether all batches of an epoch that has not begun lie there, complete."""
     resting = loader._paused
-    if resting is None or resting._own.depth < len(loader) or len(store.log) < (epoch + 1) * ROWS:
+    if resting is None or resting._own.n_complete < len(loader) or len(store.log) < (epoch + 1) * ROWS:
         return False
     # What waits to be told: of each batch its work, and that it was planned.
-    return len(resting._own._feed.epoch_records._held.get(epoch, ())) == 2 * len(loader)
-
-
-def test_the_time_between_epochs_is_no_wait_for_a_slot() -> None:
-    collect_garbage()
-    profile.reset()
-    store = ArrayStore([ROWS])
-    with _loader(store, prefetch=1) as loader:
-        _indices(loader)
-        assert loader._paused is not None
-        feed = loader._paused._own._feed
-        assert _until(lambda: len(store.log) == ROWS + 3 * 8 and feed.waits_for_slot)  # all three slots are full
-        before = profile.snapshot().by_name()["loader idle"].count
-        batches = iter(loader)
-        for _ in range(2):
-            next(batches)  # the second lets go of the first
-        assert before == len(loader) and _until(lambda: len(store.log) == ROWS + 4 * 8)
-        assert profile.snapshot().by_name()["loader idle"].count == before  # the wait began before its epoch did
+    return len(resting._own._epoch_records._held.get(epoch, ())) == 2 * len(loader)
 
 
 def test_a_first_epoch_is_counted_however_late_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +198,7 @@ def test_a_first_epoch_is_counted_however_late_it_is_asked_for(monkeypatch: pyte
     store = ArrayStore([ROWS])
 
     def late(running: ContinuousPass, *arguments: Any) -> Any:
-        assert _until(lambda: running._own.depth == ROWS // 8 and len(store.log) == ROWS)  # all its batches are made
+        assert _until(lambda: running._own.n_complete == ROWS // 8 and len(store.log) == ROWS)  # all batches are made
         return begin(running, *arguments)
 
     monkeypatch.setattr(ContinuousPass, "begin", late)
@@ -225,7 +207,7 @@ def test_a_first_epoch_is_counted_however_late_it_is_asked_for(monkeypatch: pyte
     with _loader(store, prefetch=9) as loader:
         _indices(loader)
         found = profile.snapshot().by_name()
-        assert found["loader idle"].count == found["plan_batch"].count == len(loader)
+        assert found["plan_batch"].count == len(loader)
 
 
 def test_epoch_records_lose_nothing_where_an_epoch_begins_just_as_batches_are_held() -> None:
@@ -259,12 +241,12 @@ def test_what_rests_between_epochs_ends_with_its_loader() -> None:
     closed.close()
     forgotten = _loader(ArrayStore([ROWS]))
     _indices(forgotten)
-    ring = weakref.ref(forgotten._engine.ring)
+    slots = weakref.ref(forgotten._engine.slots)
     enabled = gc.isenabled()
     gc.disable()  # no cycle may hold it: its memory is given back at once
     try:
         del forgotten
-        assert _until(lambda: ring() is None)
+        assert _until(lambda: slots() is None)
     finally:
         if enabled:
             gc.enable()
@@ -353,7 +335,7 @@ def test_a_thread_that_waits_learns_that_its_pass_was_ended(how: str) -> None:
 
     thread = threading.Thread(target=take)
     thread.start()
-    assert _until(lambda: len(taken) == 2 and loader._pass is not None and loader._pass._own._n_taken == 3)  # it waits
+    assert _until(lambda: len(taken) == 2 and loader._pass is not None and loader._pass._own._take_lock.locked())
     turn = loader._turn
     ending = {"close": loader.close, "set_epoch": lambda: loader.set_epoch(5), "iter": lambda: iter(loader)}[how]
     other = threading.Thread(target=ending)

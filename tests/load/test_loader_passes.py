@@ -8,14 +8,12 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock._src.load.engine.slots import Lease, Ring
 from penstock._src.load.engine.thread_pool import start_thread
 from penstock._src.load.loader import Loader
 from penstock._src.load.sampling.window import Window
@@ -162,41 +160,6 @@ def test_a_place_that_is_set_just_as_another_thread_takes_a_batch_stays(
         raised = _in_the_midst(loader, monkeypatch, of, lambda: loader.set_epoch(5))
         assert all(isinstance(each, UsageError) for each in raised)
         assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (5, 0)
-
-
-def test_a_feeder_that_is_slow_to_go_on_is_not_taken_for_one_without_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Ring.take
-
-    def slow(self: Ring, stop: object) -> Lease | None:
-        lease = take(self, stop)
-        time.sleep(0.2)  # on a busy machine; whoever waits for the batch looks every 0.05 s
-        return lease
-
-    monkeypatch.setattr(Ring, "take", slow)
-    options: dict[str, Any] = {"window": Window(columns=["raw"]), "view": "off", "prefetch": 1}
-    with _loader(ArrayStore([40]), **options) as plain:
-        limit = plain.shares.fixed_bytes
-    with _loader(ArrayStore([40]), memory=limit, **options) as loader:  # three slots, and no memory for a fourth
-        held: list[Any] = []
-        for batch in loader:
-            held = [*held[-1:], batch]  # so that the third slot is the last
-        assert loader.epoch == 1 and loader._engine is not None and loader._engine.n_slots == 3
-
-
-def test_a_feeder_that_nobody_ended_does_not_keep_others_from_ending() -> None:
-    loader = _loader(ArrayStore([80]), Window(columns=["state"]), batch_size=4)
-    first = iter(loader)
-    next(first)
-    stray = loader._pass
-    assert stray is not None
-    loader._pass = None  # as if Ctrl-C had come before the loader knew of it
-    second = iter(loader)
-    next(second)
-    ending = threading.Thread(target=loader.close, daemon=True)
-    ending.start()
-    ending.join(60)
-    assert not ending.is_alive()
-    stray.close()
 
 
 def test_interrupts_at_any_moment_leave_a_loader_that_works() -> None:

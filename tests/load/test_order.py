@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock._src.load.sampling.order import Local, Order, Sequential, Shuffled, key_of, permute
+from penstock._src.load.sampling.order import Local, Order, Sequential, Shuffled
+from penstock._src.load.sampling.permutation import key_of, permute
 from penstock.errors import UsageError
 
 SHUFFLED = [47, 683, 96, 315, 244, 903, 626, 268]  # never to be edited: resumed runs go on in these orders

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import re
 import signal
 import subprocess
@@ -20,7 +19,6 @@ import h5py
 import numpy as np
 import pytest
 
-from penstock._src.load.engine import recycle
 from penstock._src.load.engine.gather import Gatherer
 from penstock._src.load.replay.buffer import AsyncSampleBuffer, MultimodalReplayBuffer
 from penstock._src.load.sampling.window import Window
@@ -215,22 +213,14 @@ def test_batches_are_held_within_the_memory(replay: Path) -> None:
             made.sample(32)
 
 
-def test_memory_of_a_dropped_batch_is_used_again_and_a_kept_one_stays(replay: Path, monkeypatch: Any) -> None:
-    made_slots = []
-
-    class Counted(recycle._BudgetSlot):
-        def __init__(self, *words: Any) -> None:
-            made_slots.append(words)
-            super().__init__(*words)
-
-    monkeypatch.setattr(recycle, "_BudgetSlot", Counted)
+def test_memory_of_a_dropped_batch_is_used_again_and_a_kept_one_stays(replay: Path) -> None:
     with buffer(image_size=(24, 24)) as made:
         made.load_from_hdf5(replay, **TRUSTED)
         kept = made.sample(8)
         copies = [array.copy() for array in kept]
         for _ in range(6):
             made.sample(8)
-        assert len(made_slots) == 2
+        assert made._batches._slots is not None and len(made._batches._slots) == 2
         assert all(np.array_equal(a, b) for a, b in zip(kept, copies, strict=True))
 
 
@@ -290,13 +280,6 @@ def test_a_terminal_of_another_name_cuts_episodes(tmp_path: Path) -> None:
         made.load_from_hdf5(path, **TRUSTED)
         assert made.size == 15
         check_equal(made.sample(60), Naive(path, (24, 24)))
-
-
-def test_it_is_not_pickled_and_says_what_to_do(replay: Path) -> None:
-    with buffer(image_size=8) as made:
-        made.load_from_hdf5(replay, **TRUSTED)
-        with pytest.raises(UsageError, match="neither copied nor pickled"):
-            pickle.dumps(made)
 
 
 def test_a_nan_among_the_terminals_is_no_end(tmp_path: Path) -> None:
@@ -629,7 +612,7 @@ def test_what_a_child_samples_follows_from_the_seed_and_the_number_of_the_fork(r
 def test_a_child_forked_while_a_thread_samples_can_close(replay: Path) -> None:
     with buffer(image_size=8, threads=1) as made:
         made.load_from_hdf5(replay, **TRUSTED)
-        with made._in_use():  # as a thread that is just sampling would
+        with made._sampling:  # as a thread that is just sampling would
             pid = os.fork()
             if not pid:
                 status = 1

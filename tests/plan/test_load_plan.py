@@ -264,7 +264,8 @@ def test_who_sets_the_pace_is_reported_by_the_waits(
     loader: Any = SimpleNamespace(
         shares=SimpleNamespace(slots=3, slot_bytes=100, table_bytes=10), _views=[], stats=lambda: {"engine": {}}
     )
-    run = outcome_module.PlannedRun(plan, slots=3)
+    monkeypatch.setattr(outcome_module.weakref, "finalize", lambda *_: None)
+    run = outcome_module.PlannedRun(plan, loader)
     assert run.outcome is None
     for number in range(12):
         run.take(8, number - (0.5 if waits else 0.05), 1, loader)

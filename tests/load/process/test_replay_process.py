@@ -30,8 +30,7 @@ def equal(one: Batch, two: Batch) -> bool:
 
 
 def pid_of(replay: MultimodalReplayBuffer) -> int:
-    assert replay._process is not None
-    pid = replay._process.describe()["pid"]
+    pid = replay._batches.describe()["pid"]
     assert isinstance(pid, int)
     return pid
 

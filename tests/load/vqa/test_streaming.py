@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock._src.load.sampling.passes import samples_of
 from penstock._src.load.vqa import streaming
 from penstock.errors import UsageError
 from tests.stores.vqa import making
@@ -74,10 +75,10 @@ def test_any_split_gives_every_record_once_and_the_same_batches(
     joined: list[list[int]] = [[] for _ in expected]
     for rank in range(world):
         with _stream(lines, batch_size=batch_size, shuffle=shuffle, shard=(rank, world)) as part:
-            start = 0
             for worker in range(workers):
-                for number, rows in enumerate(part._rows(0, start, worker, workers)):
-                    joined[worker + number * workers] += rows
+                numbers = range(worker, len(part._batches), workers)
+                for number, rows in samples_of(part._order, part._batches, 0, numbers):
+                    joined[number] += rows
     assert joined == expected
     with _stream(lines, batch_size=batch_size, shuffle=shuffle) as dataset:
         iterator = iter(dataset)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from penstock._src.load.engine.source import ImageColumn, SampleSource
-from penstock._src.load.sampling.window import Sampling
-from penstock._src.load.settings import Mix
-from penstock._src.load.shares import Shares
 from penstock._src.load.views.view import View
 from penstock._src.profile.loader_info import (
     PENSTOCK_LOADER,
@@ -25,56 +22,42 @@ from penstock._src.system.cache_directory import cache_directory
 from penstock._src.system.limits import read_cpu_limit, read_memory_limit
 from penstock.errors import PenstockError
 
+if TYPE_CHECKING:
+    from penstock._src.load.loader import Loader
+
 _MOST_EPISODES = 20_000  # by number in a description; beyond, it would be larger than the rest of a run's file
 
 
-@dataclass(frozen=True)
-class LoaderSetup:
-    """What a loader was asked for, and what it made of that."""
-
-    options: Mapping[str, Any]
-    mix: Mix
-    window: Sampling
-    sources: Sequence[SampleSource]
-    shares: Shares
-    batch_size: int
-    """Of this process."""
-    batch_bytes: int
-    engine: str
-    is_encoded: Callable[[ImageColumn], bool]
-    """Whether images of a column reach the device as they are stored."""
-
-
-def describe(setup: LoaderSetup, *, text: str, batches: int, samples: int, counts: Mapping[str, int]) -> LoaderInfo:
+def describe(loader: Loader) -> LoaderInfo:
     """How a loader is set up, what a batch of it needs, and what it takes to make it again."""
-    options, shares, weights = setup.options, setup.shares, setup.mix.weights
+    options, shares, mix, counts = loader._options, loader.shares, loader._mix, loader._counts
     n_batches, made = counts["batches"], counts["view_hits"] + counts["images_made"]
-    per_batch, stored = _needs(setup)
+    per_batch, stored = _needs(loader)
     return LoaderInfo(
         kind=PENSTOCK_LOADER,
-        text=text,
+        text=repr(loader),
         options=_options(options),
-        stores=tuple(_store(each.store, weight) for each, weight in zip(setup.sources, weights, strict=True)),
-        length=setup.mix.length,
-        window=setup.window.describe(),
-        rows=sum(source.store.rows for source in setup.sources),
-        samples=samples,
-        batches=batches,
-        batch_size=setup.batch_size,
+        stores=tuple(_store(each.store, weight) for each, weight in zip(loader._sources, mix.weights, strict=True)),
+        length=mix.length,
+        window=loader.window.describe(),
+        rows=sum(source.store.rows for source in loader._sources),
+        samples=loader.samples,
+        batches=len(loader),
+        batch_size=_batch_size(loader),
         threads=shares.threads,
         slots=shares.slots,
-        engine=setup.engine,
+        engine=loader._engine_kind,
         cores=read_cpu_limit().count,
         device=str(options["device"] or "cpu"),
         cuda=_cuda(),
         exact=bool(options["exact"]),
         resize=options["resize"],
-        images=tuple(_image(setup, source, column) for source in setup.sources for column in source.images),
+        images=tuple(_image(loader, source, column) for source in loader._sources for column in source.images),
         images_per_batch=per_batch,
         made_per_batch=made / n_batches if n_batches else None,
         hit_share=counts["view_hits"] / made if made else None,
         stored_bytes_per_batch=stored,
-        batch_bytes=setup.batch_bytes,
+        batch_bytes=shares.slot_bytes,
         memory_bytes=shares.limit_bytes,
         memory_left_bytes=max(shares.left_bytes, 0),
         memory_available_bytes=read_memory_limit().available_bytes,
@@ -83,11 +66,16 @@ def describe(setup: LoaderSetup, *, text: str, batches: int, samples: int, count
     )
 
 
-def _needs(setup: LoaderSetup) -> tuple[float, float]:
+def _batch_size(loader: Loader) -> int:
+    """Of this process."""
+    return loader._batches.batch_size // loader._shard.world
+
+
+def _needs(loader: Loader) -> tuple[float, float]:
     """Of a batch: (images, stored bytes of them), each source by its part of the samples."""
     images = stored = 0.0
-    for source, weight in zip(setup.sources, setup.mix.weights, strict=True):
-        samples = setup.batch_size * weight / sum(setup.mix.weights)
+    for source, weight in zip(loader._sources, loader._mix.weights, strict=True):
+        samples = _batch_size(loader) * weight / sum(loader._mix.weights)
         for column in source.images:
             steps = samples * sum(output.steps or 1 for output in column.outputs)
             images += steps
@@ -106,7 +94,7 @@ def _cache_free() -> int | None:
         return None
 
 
-def _image(setup: LoaderSetup, source: SampleSource, column: ImageColumn) -> ImageInfo:
+def _image(loader: Loader, source: SampleSource, column: ImageColumn) -> ImageInfo:
     fit, rows = column.fit, source.store.rows
     return ImageInfo(
         column=column.name,
@@ -118,7 +106,7 @@ def _image(setup: LoaderSetup, source: SampleSource, column: ImageColumn) -> Ima
         rows=rows,
         stored_bytes=column.column.stored_bytes / max(rows, 1),
         view_row_bytes=column.view_row_bytes,
-        on_device=setup.is_encoded(column),
+        on_device=loader._encoded(column),
         is_jpeg=column.is_jpeg,
         can_scale=column.is_jpeg and fit.exact and replace(fit, exact=False).reduction > 1,
         view=_view(source.views.get(column.name)),

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from penstock._src.load.device.target import Target
-from penstock._src.load.engine.slots import Ring, SlotLayout
+from penstock._src.load.engine.job import BatchJob, EpochRecords
+from penstock._src.load.engine.slots import SlotLayout, Slots
 from penstock._src.load.engine.source import SampleSource
 from penstock._src.load.engine.thread_pool import ThreadPool
-from penstock._src.load.epoch import BatchFeed, BatchRecipe, Pass, PlannedBatch
+from penstock._src.load.epoch import BatchRecipe, Pass, PlannedBatch, Request, job_in, start_job
 from penstock._src.load.process.engine import EngineFailed
 from penstock._src.load.process.packing import CannotPack
 from penstock._src.load.process.spec import ViewCounts
 from penstock._src.load.sampling.position_map import PositionMap
 from penstock._src.load.shares import Shares
+from penstock.errors import PenstockError
 
 ENGINES = ("auto", "thread", "process")
 CANNOT_TRAVEL = (CannotPack, AttributeError, TypeError, ImportError, EngineFailed)
@@ -42,33 +47,45 @@ class ThreadEngine:
     def __init__(self, sources: Sequence[SampleSource], layout: SlotLayout, shares: Shares, target: Target) -> None:
         for source in sources:
             source.numbers.fill()
-        self.ring = Ring(layout, shares.slots, target.slot_memory)
-        self._pool = ThreadPool(shares.threads)
+        self.slots = Slots(layout, shares.slots, target.register)
+        self.pool = ThreadPool(shares.threads)
+        self.numbers = itertools.count()
+        self._given_up: list[BatchJob] = []  # of passes that have ended; tasks may still write to their slots
 
     def begin(
         self,
-        plan: Iterator[PlannedBatch | None],
+        plan: Iterator[PlannedBatch],
         epoch: int,
         recipe: BatchRecipe,
         grow: weakref.WeakMethod[Callable[[], None]],
-    ) -> Pass:
+    ) -> ThreadPass:
         """A pass over the batches of a plan."""
-        feed = BatchFeed(plan, PositionMap(recipe.order, list(recipe.sources)), self.ring, self._pool, recipe.encoded)
-        feed.epoch_records.begin(epoch)  # before its thread starts: nothing of this epoch is made ahead
-        return Pass(feed, grow)
+        self._reclaim()
+        return ThreadPass(self, plan, epoch, recipe, grow)
 
-    @property
-    def n_slots(self) -> int:
-        return len(self.ring.slots)
+    def give_up(self, jobs: Sequence[BatchJob]) -> None:
+        """Let nothing more be done for batches, and wait for what is under way."""
+        for job in jobs:
+            job.cancel()
+        self._given_up += jobs
+        # Garbage is collected by any thread: one of the pool would wait for what only it can do.
+        if not self.pool.has(threading.current_thread()):
+            self._reclaim()
+
+    def _reclaim(self) -> None:
+        while self._given_up:
+            job = self._given_up[-1]
+            job.cancel_and_wait()
+            self._given_up.pop()
+            self.slots.give_back(job.slot)
 
     def add_slot(self) -> None:
         """One slot more, for batches that the user's code keeps."""
-        self.ring.add()
+        self.slots.add()
 
-    @property
-    def is_full(self) -> bool:
-        """Whether every slot holds a batch, complete or under way."""
-        return self.ring.is_empty
+    def device_images(self, slot: int, size: int) -> dict[str, Any]:
+        """None: JPEGs of a batch are decoded by the thread that asks for it."""
+        return {}
 
     def take_notes(self) -> list[str]:
         """Nothing happens to threads that a user should know."""
@@ -79,4 +96,63 @@ class ThreadEngine:
 
     def close(self) -> None:
         """End the threads."""
-        self._pool.close()
+        self.pool.close()
+
+
+class ThreadPass(Pass):
+    """Batches that the threads of this process plan and fill."""
+
+    def __init__(
+        self,
+        engine: ThreadEngine,
+        plan: Iterator[PlannedBatch],
+        epoch: int,
+        recipe: BatchRecipe,
+        grow: weakref.WeakMethod[Callable[[], None]],
+    ) -> None:
+        super().__init__(engine, plan, recipe.sources, grow)
+        self._threads = engine
+        self._jobs: dict[int, BatchJob] = {}
+        self._epoch_records = EpochRecords()
+        self._parts, self._encoded = PositionMap(recipe.order, list(recipe.sources)), recipe.encoded
+        self.begin_epoch(epoch)  # before the first request: nothing of this epoch is made ahead
+        self._request()
+
+    def begin_epoch(self, epoch: int) -> None:
+        self._epoch_records.begin(epoch)
+
+    def _send(self, request: Request) -> None:
+        planned, pool = request.planned, self._threads.pool
+        positions = range(planned.first, planned.stop)
+        job = job_in(self._slots[request.slot], self._slots.layout, len(positions), planned.epoch, self._epoch_records)
+        self._jobs[request.number] = job
+        parts, encoded = self._parts, self._encoded
+        job.start([lambda _: start_job(job, parts, positions, pool, encoded)], pool)
+
+    def _await(self, request: Request, wait: bool) -> BatchJob | None:
+        job = self._jobs[request.number]
+        if not wait and not job.is_ready:
+            return None
+        try:
+            job.wait()
+        except PenstockError:
+            if self._over:
+                return None  # by another thread
+            raise
+        del self._jobs[request.number]
+        return job
+
+    @property
+    def n_complete(self) -> int:
+        return sum(job.is_ready for job in tuple(self._jobs.values()))
+
+    def close(self) -> None:
+        self._over = True
+        if self._pid != os.getpid():
+            return  # the threads are the parent's
+        for job in list(self._jobs.values()):
+            job.cancel()  # a thread that waits for one goes on
+        with self._take_lock:
+            self._requests.clear()
+            jobs, self._jobs = self._jobs, {}
+            self._threads.give_up(list(jobs.values()))

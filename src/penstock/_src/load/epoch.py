@@ -1,40 +1,36 @@
-"""Batches in order: a feeder plans them into free slots, threads fill them, the user takes them.
+"""Batches in order: each is requested as soon as there is a slot for it, and taken when it is complete.
 
-Epochs follow one another without a gap: while the last batch of one is used, the first of the next are made.
+Epochs follow one another without a gap: while the last batch of one is used, the first of the next are made. Planning,
+requests and hand-over happen in the thread that asks for a batch: no thread takes Python's lock from the training.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-import queue
 import threading
-import time
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock._src.load.engine.batch_tasks import begin_job
-from penstock._src.load.engine.job import BatchJob, BatchPart, EpochRecords, OneShotEvent
-from penstock._src.load.engine.slots import Ring, SlotProbe
+from penstock._src.load.engine.job import BatchJob, BatchPart, EpochRecords
+from penstock._src.load.engine.slots import Slot, SlotLayout, Slots, arrays_in
 from penstock._src.load.engine.source import SOURCE, ImageColumn, SampleSource
-from penstock._src.load.engine.stages import PLAN, SLOT, now_ns
-from penstock._src.load.engine.thread_pool import FORGOTTEN_S, ThreadPool, start_thread
+from penstock._src.load.engine.stages import PLAN, now_ns
+from penstock._src.load.engine.thread_pool import ThreadPool
 from penstock._src.load.sampling.shard import Batches
-from penstock._src.profile.record.spans import record_calls, show, span
+from penstock._src.profile.record.spans import record_calls, show
 from penstock.errors import BudgetExceeded, PenstockError
 
 _T = TypeVar("_T")
-_POLL_S = 0.05  # how often a wait without news asks whether anything can still come
-_HELD_POLL_S = 0.002  # how often a feeder that is held back looks whether it still is
-_PROBE_POLL_S = 0.002  # how often it looks for the answer
 
 
 @dataclass(frozen=True)
@@ -49,19 +45,14 @@ class PlannedBatch:
     is_last: bool
     """Of its epoch."""
 
-    @property
-    def positions(self) -> NDArray[np.int64]:
-        return np.arange(self.first, self.stop, dtype=np.int64)
 
-
-def plan_from(epoch: int, first: Batches, whole: Batches) -> Iterator[PlannedBatch | None]:
-    """All batches from a place in an epoch on; None where an epoch ends, and the next one follows."""
+def plan_from(epoch: int, first: Batches, whole: Batches) -> Iterator[PlannedBatch]:
+    """All batches from a place in an epoch on, epoch after epoch."""
     batches = first
     while True:
         for number in range(len(batches)):
             is_last = number == len(batches) - 1
             yield PlannedBatch(epoch, batches.span(number)[1], *batches.own_span(number), is_last)
-        yield None
         epoch, batches = epoch + 1, whole
 
 
@@ -74,83 +65,31 @@ class BatchRecipe:
     encoded: Callable[[ImageColumn], bool]
 
 
-class BatchFeed:
-    """What the feeder thread needs, and nothing that knows the loader: a forgotten loader can end."""
+def job_in(slot: Slot, layout: SlotLayout, size: int, epoch: int, records: EpochRecords) -> BatchJob:
+    """A batch that is built in a slot."""
+    job = BatchJob(size, arrays_in(slot, layout, size), {})
+    job.slot, job.epoch, job.epoch_records = slot.number, epoch, records
+    return job
 
-    def __init__(
-        self,
-        plan: Iterator[PlannedBatch | None],
-        parts: Callable[[int, NDArray[np.int64]], Sequence[BatchPart]],
-        ring: Ring,
-        pool: ThreadPool,
-        encoded: Callable[[ImageColumn], bool],
-    ) -> None:
-        self.plan, self.parts, self.ring, self.pool, self.encoded = plan, parts, ring, pool, encoded
-        self.jobs: queue.SimpleQueue[BatchJob | BaseException | None] = queue.SimpleQueue()
-        self.epoch_records = EpochRecords()
-        self.last_taken: queue.SimpleQueue[None] = queue.SimpleQueue()  # batches that are the last of an epoch
-        self.stop = OneShotEvent()
-        self.n_queued = 0  # jobs that were put into the queue
-        self.ahead: deque[BatchJob] = deque()  # those of them that were not taken yet
-        self.is_held = False  # while True and batches are ready, no further one is started
-        self.waits_for_slot = False
 
-    def run(self) -> None:
-        """The thread: one batch after the other, epoch after epoch, as far as there are slots, until it is stopped."""
-        try:
-            for planned in self.plan:
-                if planned is None:
-                    self.jobs.put(None)
-                elif not self._wait_while_held() or not self._begin(planned):
-                    return
-                elif planned.is_last:
-                    # Not before this epoch is complete does another begin: all that it puts into a view is found
-                    # there. The step that uses its last batch is time enough.
-                    self.last_taken.get()
-        except BaseException as error:
-            self.jobs.put(error)
-
-    def _wait_while_held(self) -> bool:
-        """Whether to go on: False after a stop."""
-        while self.is_held and self.ahead and not self.stop.is_set():
-            time.sleep(_HELD_POLL_S)
-        return not self.stop.is_set()
-
-    def stop_waiting(self) -> None:
-        """Let the thread end, whatever it waits for."""
-        self.stop.set()
-        self.ring.wake(self.stop)
-        self.last_taken.put(None)
-
-    def _begin(self, planned: PlannedBatch) -> bool:
-        """Whether a batch was started: False after a stop."""
-        is_used = self.epoch_records.has_begun(
-            planned.epoch
-        )  # else it is made ahead, and waits as long as the user likes
-        self.waits_for_slot = True
-        with span(SLOT) if is_used else nullcontext():
-            lease = self.ring.take(self.stop)
-        self.waits_for_slot = False
-        if lease is None or self.stop.is_set():
-            return False
-        size = planned.stop - planned.first
-        job = BatchJob(size, {name: array[:size] for name, array in lease.arrays.items()}, {})
-        job.lease, job.epoch_records = lease.slot, self.epoch_records
-        job.epoch, job.after, job.is_last = planned.epoch, planned.after, planned.is_last
-        lease.drop()
-        began_ns = now_ns()
-        parts = self.parts(planned.epoch, planned.positions)
-        for part in parts:
-            if part.source.number is not None:
-                job.arrays[SOURCE][part.places] = part.source.number
-        begin_job(job, parts, self.pool, self.encoded)
-        took_ns = now_ns() - began_ns
-        show(PLAN, began_ns, took_ns)
-        self.epoch_records.add(planned.epoch, partial(record_calls, PLAN, took_ns, 1))
-        self.n_queued += 1
-        self.ahead.append(job)
-        self.jobs.put(job)
-        return True
+def start_job(
+    job: BatchJob,
+    parts: Callable[[int, NDArray[np.int64]], Sequence[BatchPart]],
+    positions: range,
+    pool: ThreadPool,
+    encoded: Callable[[ImageColumn], bool],
+) -> None:
+    """Plan the batch of these positions of its epoch, and let the threads fill it."""
+    began_ns = now_ns()
+    planned = parts(job.epoch, np.arange(positions.start, positions.stop, dtype=np.int64))
+    for part in planned:
+        if part.source.number is not None:
+            job.arrays[SOURCE][part.places] = part.source.number
+    assert job.epoch_records is not None
+    begin_job(job, planned, pool, encoded)
+    took_ns = now_ns() - began_ns
+    show(PLAN, began_ns, took_ns)
+    job.epoch_records.add(job.epoch, partial(record_calls, PLAN, took_ns, 1))
 
 
 class SharedPass(Iterator[_T]):
@@ -177,135 +116,145 @@ class SharedPass(Iterator[_T]):
             self._batches.close()
 
 
-class Pass:
-    """Jobs in order, epoch after epoch; `close` ends it at once, and waits for what is under way."""
+class Request(NamedTuple):
+    """A batch that was asked for, and the slot that it is built in."""
 
-    def __init__(self, feed: BatchFeed, grow: weakref.WeakMethod[Callable[[], None]]) -> None:
-        self._feed = feed
-        self._grow = grow
-        self._n_taken = 0
+    number: int
+    planned: PlannedBatch
+    slot: int
+
+
+class Engine(Protocol):
+    """What makes batches, in threads or in a process of its own."""
+
+    @property
+    def slots(self) -> Slots:
+        """Where batches are built."""
+
+    @property
+    def numbers(self) -> Iterator[int]:
+        """Of requests: none is used twice."""
+
+    def device_images(self, slot: int, size: int) -> dict[str, Any]:
+        """The images of a batch that it has decoded on the device, where it does so, copied there."""
+
+
+class Pass(ABC):
+    """Batches in order, epoch after epoch; `close` ends it at once, and waits for what is under way."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        plan: Iterator[PlannedBatch],
+        sources: Sequence[SampleSource],
+        grow: weakref.WeakMethod[Callable[[], None]],
+    ) -> None:
+        """`grow` makes one slot more, or raises BudgetExceeded."""
+        self.engine, self.sources = engine, sources
+        self._slots, self._plan, self._grow = engine.slots, plan, grow
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=feed.run, name="penstock-feed", daemon=True)
-        # Before the start: Ctrl-C may come while the thread starts, and nothing else would end it.
-        self._finalizer = weakref.finalize(self, _end, feed, self._thread, self._pid, weakref.ref(self))
-        start_thread(self._thread)
+        self._planned = next(plan)  # requested as soon as there is a slot for it
+        self._requests: deque[Request] = deque()
+        self._waits_for_last = False  # the next epoch begins when the last batch of this one is taken
+        self._is_held = self._over = False
+        self._take_lock = threading.Lock()
 
-    def next(self) -> BatchJob | None:
-        """The next batch, complete; None at the end of an epoch, and where all has ended."""
-        if self._pid != os.getpid():
-            raise PenstockError("a pass of a loader cannot be used in a forked child", hint="call iter(loader) there")
-        job = self._get()
-        if isinstance(job, BaseException):
-            self.close()
-            raise job
-        if job is None:
-            return None
-        self._n_taken += 1
-        self._feed.ahead.popleft()
-        job.wait()
-        if job.is_last:
-            self._feed.last_taken.put(None)
-        return job
+    @abstractmethod
+    def _send(self, request: Request) -> None:
+        """Ask the engine for a batch."""
 
+    @abstractmethod
+    def _await(self, request: Request, wait: bool) -> BatchJob | None:
+        """The oldest batch that was asked for; None where it is not complete, and where all has ended."""
+
+    @abstractmethod
     def begin_epoch(self, epoch: int) -> None:
         """The user begins it: what was made for it ahead counts from now on."""
-        self._feed.epoch_records.begin(epoch)
+
+    @property
+    @abstractmethod
+    def n_complete(self) -> int:
+        """Batches that lie ready."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it, and wait until nothing is written to its slots; more than once is fine."""
+
+    def next(self) -> BatchJob | None:
+        """The next batch, whose arrays hold its slot; None where all has ended."""
+        job = self.take(wait=True)
+        if job is not None:
+            job.arrays = self._slots.arrays(job.slot, job.size)
+        return job
+
+    def take(self, wait: bool) -> BatchJob | None:
+        """The next batch, complete in its slot, which the caller gives back; None where all has ended, and without
+        `wait`, where it is not complete."""
+        if self._pid != os.getpid():
+            raise PenstockError("a pass of a loader cannot be used in a forked child", hint="call iter(loader) there")
+        with self._take_lock:
+            if self._over:
+                return None
+            self._request()
+            if not self._requests:
+                if not wait:
+                    return None
+                self._find_slot()
+            request = self._requests[0]
+            job = self._await(request, wait)
+            if job is None:
+                return None
+            self._requests.popleft()
+            planned = request.planned
+            job.slot, job.epoch, job.after, job.is_last = request.slot, planned.epoch, planned.after, planned.is_last
+            if planned.is_last:
+                self._waits_for_last = False
+            self._request()
+            return job
+
+    def ask_ahead(self) -> None:
+        """Have batches made in slots that are free by now."""
+        with self._take_lock:
+            self._request()
+
+    def _request(self) -> None:
+        """Ask for as many batches as there are free slots."""
+        if self._is_held and self._requests:
+            return
+        while not (self._waits_for_last or self._over):
+            slot = self._slots.take_free()
+            if slot is None:
+                return
+            request = Request(next(self.engine.numbers), self._planned, slot)
+            self._requests.append(request)
+            # What this epoch puts into a view is there before the next one begins.
+            self._waits_for_last = self._planned.is_last
+            self._planned = next(self._plan)
+            self._send(request)
+
+    def _find_slot(self) -> None:
+        """Every slot is held by arrays that the user's code still has, or by an uncollected cycle."""
+        grow = self._grow()
+        try:
+            if grow is not None:
+                grow()
+            self._request()
+        except BudgetExceeded:
+            gc.collect()
+            self._request()
+            if not self._requests:
+                raise
 
     @property
     def is_over(self) -> bool:
         """Whether nothing more will come."""
-        return self._feed.stop.is_set()
-
-    @property
-    def depth(self) -> int:
-        """Batches that are complete or under way."""
-        return self._feed.n_queued - self._n_taken
-
-    def _get(self) -> BatchJob | BaseException | None:
-        feed = self._feed
-        refused: BudgetExceeded | None = None
-        probe: SlotProbe | None = None
-        while True:
-            try:
-                return feed.jobs.get(timeout=_POLL_S if probe is None else _PROBE_POLL_S)
-            except queue.Empty:
-                if feed.stop.is_set():
-                    return None
-                if not feed.waits_for_slot or feed.n_queued != self._n_taken:
-                    probe = None
-                    continue  # a batch is under way
-                if not feed.ring.is_empty:
-                    continue
-                if probe is None:  # on a busy machine, the feeder may have the last slot, and not be further yet
-                    probe = feed.ring.ask()
-                    continue
-                if not probe.is_answered:
-                    continue
-                probe = None
-                if refused is not None:
-                    raise refused from None
-                # Every slot is held by arrays that the user's code still has, or by an uncollected cycle.
-                grow = self._grow()
-                if grow is None:
-                    return None  # the loader is gone
-                try:
-                    grow()
-                except BudgetExceeded as error:
-                    refused = error
-                    gc.collect()
-
-    @property
-    def n_complete(self) -> int:
-        """Batches that lie ready."""
-        return sum(job.is_ready for job in tuple(self._feed.ahead))
+        return self._over
 
     @property
     def is_resting(self) -> bool:
         """Whether it is held back, and nothing is under way."""
-        return self._feed.is_held and all(job.is_ready for job in tuple(self._feed.ahead))
+        return self._is_held and self.n_complete == len(self._requests)
 
     def hold(self, is_held: bool) -> None:
-        """Begin no further batch as long as some are ready, or go on."""
-        self._feed.is_held = is_held
-
-    def cancel(self) -> None:
-        """Let a thread that waits in `next` go: nothing more will come."""
-        self._feed.stop_waiting()
-
-    def runs_in(self, thread: threading.Thread) -> bool:
-        """Whether it is one of the threads that make the batches: they must not wait for one another."""
-        return thread is self._thread or self._feed.pool.has(thread)
-
-    def close(self) -> None:
-        """More than once is fine: where Ctrl-C came into the first time, the second one ends it."""
-        if not self._finalizer.alive:
-            return  # ended already, or the interpreter is ending
-        _end(self._feed, self._thread, self._pid, weakref.ref(self))
-        self._finalizer.detach()
-
-
-def _end(feed: BatchFeed, thread: threading.Thread, pid: int, whole: weakref.ref[Pass]) -> None:
-    if os.getpid() != pid:
-        return  # the threads are the parent's
-    feed.stop_waiting()
-    is_forgotten = whole() is None
-    # Garbage is collected by any thread: one of the pool would wait for what only it can do.
-    is_inside = feed.pool.has(threading.current_thread())
-    polls = 0
-    while thread.is_alive() and not is_inside and not (is_forgotten and polls * _POLL_S >= FORGOTTEN_S):
-        if thread is threading.current_thread():
-            break
-        thread.join(_POLL_S)
-        polls += 1
-        feed.stop_waiting()  # again: a feeder of another pass may have taken the sign for an old one
-    while True:
-        try:
-            job = feed.jobs.get_nowait()
-        except queue.Empty:
-            return
-        if not isinstance(job, BatchJob):
-            continue
-        if is_inside or is_forgotten:
-            job.cancel()
-        else:
-            job.cancel_and_wait()
+        """Ask for no further batch as long as some are ready, or go on."""
+        self._is_held = is_held

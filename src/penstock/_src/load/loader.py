@@ -14,11 +14,12 @@ import threading
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from time import perf_counter
 from types import TracebackType
 from typing import Any, NoReturn
 
 from penstock._src.load import outcome, settings
-from penstock._src.load.describe import LoaderSetup, describe
+from penstock._src.load.describe import describe
 from penstock._src.load.device.target import ContinuousPass, target_for
 from penstock._src.load.engine.job import BatchJob
 from penstock._src.load.engine.remote import ahead_bytes, allow_ahead, remote_bytes
@@ -61,6 +62,8 @@ class Loader:
     `stats()` what happened. `plan` (`penstock.plan_loading`) decides batch and image size, memory, view, threads and
     prefetch.
     """
+
+    _planned_run: outcome.PlannedRun | None = None
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class Loader:
         self._bind(isinstance(store, Mix), shuffle, seed)
         if is_open and not fit_whole(full_bytes_of(self._sources), self._limit_bytes):
             self._target = target_for(device, output, gpu_decode, shaping)
-        self._batches = settings.batches_for(self._total, batch_size, drop_last, self._shard)
+        self._batches = settings.batches_for(self.samples, batch_size, drop_last, self._shard)
         self._losses = Losses(self._batches, skips, most_skipped)
         self._encoded = encoded_by_all(self._sources, self._target.keeps_encoded)
         self._choose_engine(engine, threads, prefetch)
@@ -125,7 +128,7 @@ class Loader:
             self._release()
             raise
         self._reset_position()
-        outcome.follow(self, plan, self._shard.world)
+        self._planned_run = outcome.follow(self, plan, self._shard.world)
         register(self)
 
     def _bind(self, is_mix: bool, shuffle: bool | str, seed: int) -> None:
@@ -167,14 +170,10 @@ class Loader:
     # Sharing out
 
     @property
-    def _total(self) -> int:
-        return int(self._order.count)
-
-    @property
     def _own_batch_size(self) -> int:
         """Of this process; of a batch larger than all there is, what there is."""
         world = self._shard.world
-        return min(self._batches.batch_size // world, -(-self._total // world))
+        return min(self._batches.batch_size // world, -(-self.samples // world))
 
     @property
     def _recipe(self) -> BatchRecipe:
@@ -187,7 +186,7 @@ class Loader:
         return settings.threads_for(threads)
 
     def _share_out(self, threads: int, prefetch: int | str) -> None:
-        own, is_process = self._own_batch_size, self._engine_kind == "process"
+        own = self._own_batch_size
         images = [column for source in self._sources for column in source.images]
         self._layout = lay_out(self._sources[0].shapes(own, without=self._encoded))
         numbers = sum(
@@ -202,7 +201,7 @@ class Loader:
             self._limit_bytes,
             threads=threads,
             slots=slots,
-            slot_bytes=self._layout.n_bytes if is_process else self._target.slot_bytes(self._layout.n_bytes),
+            slot_bytes=self._layout.n_bytes,
             thread_bytes=max(source.scratch_bytes() for source in self._sources),
             table_bytes=numbers,
             index_bytes=min(image_rows * _INDEX_BYTES_PER_ROW, self._limit_bytes // 8),
@@ -239,7 +238,7 @@ class Loader:
     @property
     def samples(self) -> int:
         """Samples of one epoch, of all shards."""
-        return self._total
+        return int(self._order.count)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next pass at the beginning of this epoch."""
@@ -259,7 +258,7 @@ class Loader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on behind the batch after which `state` was taken; batch size, threads and shards may be others."""
-        epoch, position = resumed(state, self.state_dict(), self._total)
+        epoch, position = resumed(state, self.state_dict(), self.samples)
         self._end_pass()
         self.epoch, self._position, self._resumes = epoch, position, True
 
@@ -278,22 +277,24 @@ class Loader:
             raise UsageError(_ENDED)
         own = self._start_pass(turn)
         try:
-            batches = outcome.watched(own.begin(self.epoch, self), self)
+            is_over = not len(replace(self._batches, start=self._position))
+            batches = own.begin(self.epoch, self, is_over)
             while self._turn is turn:
+                asked_s = perf_counter()
                 ready = batches.next()
                 with self._position_lock():
                     if self._turn is not turn:
                         break
                     if ready is None:
-                        own.pause(self.epoch + 1, end_is_due=False)
+                        own.pause(self.epoch + 1)
                         self.epoch, self._position, self._resumes = self.epoch + 1, 0, False
                         return
                     job, batch = ready
-                    self._count(job)
+                    self._count(job, asked_s)
                     kept = self._losses.without(job, batch)
                     self._position, self._resumes = job.after, False  # not before: what is refused was not handed out
                     if job.is_last:
-                        own.pause(self.epoch + 1, end_is_due=True)  # not all loops ask whether there is more
+                        own.pause(self.epoch + 1)  # not all loops ask whether there is more
                 del job, batch, ready
                 if kept is not None:
                     yield kept
@@ -367,7 +368,7 @@ class Loader:
         engine = self._engine
         if engine is None:
             raise UsageError(_ENDED)  # closed meanwhile
-        count, slot = engine.n_slots, format_bytes(self.shares.slot_bytes)
+        count, slot = len(engine.slots), format_bytes(self.shares.slot_bytes)
         try:
             self._reserved.append(self._budget.reserve("slots of batches that are kept", self.shares.slot_bytes))
         except BudgetExceeded as error:
@@ -395,14 +396,16 @@ class Loader:
     @property
     def is_full(self) -> bool:
         """Whether every slot holds a batch, complete or under way."""
-        return self._engine is not None and self._engine.is_full
+        return self._engine is not None and self._engine.slots.is_empty
 
     @property
     def n_ready(self) -> int:
         """Batches that are complete and not taken yet."""
         return 0 if self._pass is None else self._pass.n_complete
 
-    def _count(self, job: BatchJob) -> None:
+    def _count(self, job: BatchJob, asked_s: float) -> None:
+        if self._planned_run is not None:
+            self._planned_run.take(job.size, asked_s, self.epoch, self)
         self._counts["batches"] += 1
         self._counts["view_hits"] += job.hits
         self._counts["images_made"] += job.made
@@ -427,12 +430,7 @@ class Loader:
 
     def describe(self) -> LoaderInfo:
         """How it is set up, what a batch needs, and what it takes to make it again."""
-        own, n_bytes = self._batches.batch_size // self._shard.world, self._layout.n_bytes
-        setup = LoaderSetup(
-            self._options, self._mix, self.window, self._sources, self.shares, own, n_bytes, self._engine_kind,
-            self._encoded,
-        )  # fmt: skip
-        return describe(setup, text=repr(self), batches=len(self), samples=self.samples, counts=self._counts)
+        return describe(self)
 
     def calibrate(self, ways: Sequence[str], threads: Sequence[int]) -> dict[str, AccessPath]:
         """What one image takes by each way into a batch, measured on some fifty rows."""
@@ -452,7 +450,8 @@ class Loader:
         """End threads, give memory back; more than once is fine."""
         if self._closed:
             return
-        outcome.finish(self)
+        if self._planned_run is not None:
+            self._planned_run.end()
         unregister(self)
         self._note_stats()
         self._closed = True
@@ -491,4 +490,4 @@ class Loader:
         )
 
     def __repr__(self) -> str:
-        return f"<Loader: {self._total:,} samples in {len(self):,} × {self._batches.batch_size}, {self.window!r}>"
+        return f"<Loader: {self.samples:,} samples in {len(self):,} × {self._batches.batch_size}, {self.window!r}>"

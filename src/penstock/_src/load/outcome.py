@@ -10,7 +10,7 @@ import os
 import sys
 import weakref
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from penstock._src.plan.history import RunOutcome, record
 from penstock._src.plan.load_plan import LoadPlan
@@ -25,19 +25,16 @@ _LEAST_BATCHES = 3  # that are timed
 _BOUND = 0.1  # of the time: with a smaller wait the loader does not limit the training
 
 
-class _BatchSource(Protocol):
-    def next(self) -> Any: ...
-
-
 class PlannedRun:
-    """Counts while batches are handed out; `finish` is called once, at the end of the loader or of the process."""
+    """Counts while batches are handed out; `end` is called once, at the end of the loader or of the process."""
 
-    def __init__(self, plan: LoadPlan, slots: int) -> None:
-        self._plan, self._warm = plan, _ROUNDS * slots
+    def __init__(self, plan: LoadPlan, loader: Loader) -> None:
+        self._plan, self._warm = plan, _ROUNDS * loader.shares.slots
         self._pid, self._start_bytes = os.getpid(), anonymous_bytes()
         self._batches = self._timed = self._samples = 0
         self._began_s = self._last_s = self._waited_s = 0.0
         self._counted_bytes = self._grown_bytes = 0
+        self.end = weakref.finalize(loader, self._finish)
 
     def take(self, samples: int, asked_s: float, epoch: int, loader: Loader) -> None:
         """A batch was handed out; the first epoch fills a view, which a plan's samples/s leave out."""
@@ -85,7 +82,7 @@ class PlannedRun:
             is_bound=waited is None or waited >= _BOUND,
         )
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Print one line and keep it. Never an error: a training has ended."""
         if os.getpid() != self._pid:
             return
@@ -99,39 +96,7 @@ class PlannedRun:
             return
 
 
-class _WatchedBatches:
-    """Batches as they are handed out, each reported to the run."""
-
-    def __init__(self, batches: _BatchSource, run: PlannedRun, loader: Loader) -> None:
-        self._source, self._run, self._loader = batches, run, loader
-
-    def next(self) -> Any:
-        asked_s = perf_counter()
-        ready = self._source.next()
-        if ready is not None:
-            self._run.take(ready[0].size, asked_s, self._loader.epoch, self._loader)
-        return ready
-
-
-_runs: weakref.WeakKeyDictionary[Loader, tuple[PlannedRun, Any]] = weakref.WeakKeyDictionary()
-
-
-def follow(loader: Loader, plan: LoadPlan | None, world: int) -> None:
+def follow(loader: Loader, plan: LoadPlan | None, world: int) -> PlannedRun | None:
     """Compare the loader with its plan from now on. A plan is of one process: of several, each gets a part of the CPUs,
     and nothing is compared."""
-    if plan is not None and world == 1:
-        run = PlannedRun(plan, loader.shares.slots)
-        _runs[loader] = run, weakref.finalize(loader, run.finish)
-
-
-def watched(batches: _BatchSource, loader: Loader) -> Any:
-    """`batches`, with every batch reported to the loader's run."""
-    known = _runs.get(loader)
-    return batches if known is None else _WatchedBatches(batches, known[0], loader)
-
-
-def finish(loader: Loader) -> None:
-    """The loader is closed: its run ends now and not later."""
-    known = _runs.pop(loader, None)
-    if known is not None:
-        known[1]()
+    return PlannedRun(plan, loader) if plan is not None and world == 1 else None

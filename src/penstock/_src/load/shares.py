@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,19 +50,7 @@ class Shares:
         return self.limit_bytes - self.fixed_bytes
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "limit_bytes": self.limit_bytes,
-            "slots": self.slots,
-            "slot_bytes": self.slot_bytes,
-            "threads": self.threads,
-            "thread_bytes": self.thread_bytes,
-            "table_bytes": self.table_bytes,
-            "index_bytes": self.index_bytes,
-            "encoded_bytes": self.encoded_bytes,
-            "engine_bytes": self.engine_bytes,
-            "remote_bytes": self.remote_bytes,
-            "left_bytes": self.left_bytes,
-        }
+        return {**dataclasses.asdict(self), "left_bytes": self.left_bytes}
 
 
 def engine_bytes(kind: str, *, decodes_on_device: bool) -> int:

@@ -11,7 +11,7 @@ import functools
 import os
 from collections.abc import Sequence
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,8 @@ from penstock._src.system.files import memory_file
 Sample = dict[str, Any]
 
 
-class FetchedSamples(Sequence[Sample]):
-    """Samples that were fetched together: a sequence of them, and `batch`, whose tensors they are views of."""
+class FetchedSamples:
+    """Samples that were fetched together: one after the other, and `batch`, whose tensors they are views of."""
 
     def __init__(self, batch: Sample, size: int) -> None:
         self.batch = batch
@@ -33,22 +33,13 @@ class FetchedSamples(Sequence[Sample]):
     def __len__(self) -> int:
         return self._size
 
-    @overload
-    def __getitem__(self, index: int) -> Sample: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Sample]: ...
-    def __getitem__(self, index: int | slice) -> Sample | list[Sample]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(self._size))]
+    def __getitem__(self, index: int) -> Sample:
         if not -self._size <= index < self._size:
             raise IndexError(index)
         return {name: values[index] for name, values in self.batch.items()}
 
-    def __repr__(self) -> str:
-        return f"<{self._size} samples of {', '.join(self.batch)}>"
 
-
-def collate(samples: Sequence[Sample]) -> Sample:
+def collate(samples: FetchedSamples | Sequence[Sample]) -> Sample:
     """A batch: as it was fetched where that is so, else by torch's own collate."""
     if isinstance(samples, FetchedSamples):
         return samples.batch

@@ -149,8 +149,8 @@ def _work(name: str, parts: Sequence[Part], threads: int, held: ExitStack) -> Ca
     if name == "ram":
         pool = _Pool(parts)
         return lambda seed, most: _Copying(pool, seed, most)
-    views = _views_on_disk(parts, threads, held)
-    return None if views is None else lambda seed, most: _ViewReads(views, seed, most)
+    kept = _view_on_disk(parts, threads, held)
+    return None if kept is None else lambda seed, most: _ViewReads(*kept, most)
 
 
 class _Reading:
@@ -216,8 +216,8 @@ class _Copying:
                 yield 0
 
 
-def _views_on_disk(parts: Sequence[Part], threads: int, held: ExitStack) -> list[tuple[ImageColumn, View, int]] | None:
-    """Small views in a directory of their own in the cache; None where nothing may be written there."""
+def _view_on_disk(parts: Sequence[Part], threads: int, held: ExitStack) -> tuple[ImageColumn, View, bool] | None:
+    """A small view in a directory of its own in the cache; None where nothing may be written there."""
     source, column = max(parts, key=lambda part: part[1].view_row_bytes)
     try:
         place = cache_directory()
@@ -233,10 +233,9 @@ def _views_on_disk(parts: Sequence[Part], threads: int, held: ExitStack) -> list
         view.put(slot, pixels)
     needed = sum(column.view_row_bytes * source.store.rows for source, column in parts)
     is_cold = needed > read_memory_limit().available_bytes  # the system cannot keep it in memory
-    if is_cold and view.path is not None:
+    if is_cold:
         view.sync()
-        page_cache.drop([Path(view.path)])
-    return [(column, view, int(is_cold))]
+    return column, view, is_cold
 
 
 def _on_device(name: str, parts: Sequence[Part]) -> AccessPath | None:
@@ -271,15 +270,14 @@ def _on_device(name: str, parts: Sequence[Part]) -> AccessPath | None:
 
 
 class _ViewReads:
-    def __init__(self, views: list[tuple[ImageColumn, View, int]], seed: int, most: int) -> None:
-        self.views, self.most = views, most
+    def __init__(self, column: ImageColumn, view: View, is_cold: bool, most: int) -> None:
+        self.column, self.view, self.is_cold, self.most = column, view, is_cold, most
 
     def __call__(self, worker: WorkerState, number: int) -> Iterator[int]:
-        for column, view, is_cold in self.views:
-            if is_cold and view.path is not None:
-                page_cache.drop([Path(view.path)])
-            pixels = worker.small(column.shape)
-            for slot in range(number * self.most, (number + 1) * self.most):
-                view.get(slot % view.capacity, pixels)
-                _as_floats(column, pixels)
-                yield column.view_row_bytes if is_cold else 0
+        if self.is_cold and self.view.path is not None:
+            page_cache.drop([Path(self.view.path)])
+        pixels = worker.small(self.column.shape)
+        for slot in range(number * self.most, (number + 1) * self.most):
+            self.view.get(slot % self.view.capacity, pixels)
+            _as_floats(self.column, pixels)
+            yield self.column.view_row_bytes if self.is_cold else 0

@@ -24,6 +24,7 @@ from penstock._src.load.engine.source import Shaping
 from penstock._src.load.loader import Loader
 from penstock._src.load.sampling.window import Sampling
 from penstock._src.load.views.build import build_view
+from penstock._src.load.views.cache import lies_in_memory
 from penstock._src.load.views.view import View
 from penstock._src.stores.first_rows import FirstRows
 from penstock._src.stores.opening import open_store
@@ -37,7 +38,6 @@ _LEAST_BATCHES = 3  # of a point: what one batch takes says little
 _FILL_SLOTS_S = 10.0  # at most
 _WARM_UP_S = 5.0  # at most, or three times what is measured
 _WARM_UP_ROUNDS = 2  # of batches in every slot: by then each thread has opened its files and decoders
-_MOST_RESIDENT = 0.05  # of the files: with more in the page cache it is not cold
 
 
 def bench_load(plan: Plan, say: Callable[[str], None] = lambda text: None, window: Sampling | None = None) -> LoadBench:
@@ -155,25 +155,20 @@ class _Run:
     # Cold
 
     def _cold(self, window: Sampling, samples: int) -> None:
-        files = page_cache.files_of(as_path(self.plan.path))
-        is_noted = False
+        path = as_path(self.plan.path)
+        if lies_in_memory(path):
+            self._leave_out(COLD, None, f"{path} lies in memory, which has no page cache to drop")
+            return
+        files = page_cache.files_of(path)
         for batch_size in self.plan.batch_sizes:
             page_cache.drop(files)
-            left = page_cache.resident_share(files)
-            if left is not None and left > _MOST_RESIDENT:
-                reason = f"the system keeps {left:.0%} of the files in memory (another process maps them, or a tmpfs)"
-                self._leave_out(COLD, None, reason)
-                return
             with self._open() as store:
                 self._point(COLD, batch_size, store, window, samples, "off")
-            if not is_noted:
-                size = format_bytes(sum(file.stat().st_size for file in files))
-                checked = "which the system confirms" if left is not None else "which this user cannot check"
-                self.notes.append(
-                    f"cold: before each point the page cache of {len(files):,} files ({size}) was dropped, {checked}; "
-                    "each point reads the data at most once, and its time includes the first batch"
-                )
-                is_noted = True
+        size = format_bytes(sum(file.stat().st_size for file in files))
+        self.notes.append(
+            f"cold: before each point the page cache of {len(files):,} files ({size}) was dropped; each point reads "
+            "the data at most once, and its time includes the first batch"
+        )
 
     # Views
 

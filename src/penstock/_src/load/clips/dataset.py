@@ -225,7 +225,7 @@ class FetchedClips(FetchedSamples):
         self.skipped = skipped
 
 
-def collate_clips(samples: Sequence[Sample]) -> Sample:
+def collate_clips(samples: FetchedSamples | Sequence[Sample]) -> Sample:
     """A batch as it was made, and under "skipped" what could not be read, where there is such."""
     if not isinstance(samples, FetchedClips):
         return collate(samples)

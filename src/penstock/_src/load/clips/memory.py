@@ -14,7 +14,6 @@ The RAM cache counts once for the machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from penstock._src.load.clips.frames import Shapes, shape_bytes
@@ -132,40 +131,26 @@ def _power_of_two(n_bytes: int) -> int:
 
 
 def _advice(requested: ClipMemory, available_bytes: int) -> str:
-    """The setting that fits: the first single change that is enough, else several together."""
-    several = "TRAIN_PREFETCH_FACTOR: 1, VAL_PREFETCH_FACTOR: 1, DATA.DTYPE: uint8 and "
-    for words, start in (("", requested), (several, _with_workers(requested, prefetch=1, is_uint8=True))):
-        for change, memory in _changes(start, available_bytes):
-            if memory.n_bytes <= available_bytes:
-                return f"{words}{change} fits: {memory.describe()}"
+    """The setting that fits: changes are added up, the least painful first, until they are enough."""
+    few = _with_workers(requested, prefetch=1)
+    small = _with_workers(few, is_uint8=True)
+    bare = replace(small, cache_bytes=0)
+    words = "DATALOADER.TRAIN_PREFETCH_FACTOR: 1 and VAL_PREFETCH_FACTOR: 1"
+    choices = [(words, few), (words := f"{words}, DATA.DTYPE: uint8", small)]
+    if requested.cache_bytes:
+        choices.append((words := f"{words}, DATA.USE_RAM_CACHE: false", bare))
+    for workers in range(requested.train.workers - 1, 0, -1):
+        fewer = _with_workers(bare, workers=workers)
+        keys = " and ".join(f"{each.name.upper()}_WORKERS: {each.workers}" for each in fewer.loaders)
+        choices.append((f"{words}, DATALOADER.{keys}", fewer))
+    for words, memory in choices:
+        if memory.n_bytes <= available_bytes:
+            return f"{words} fits: {memory.describe()}"
     return "a smaller DATA.CROP_SIZE, DATA.CLIP_LEN or TRAIN.BATCH_SIZE: one worker without a cache takes too much"
 
 
-def _changes(requested: ClipMemory, available_bytes: int) -> Iterator[tuple[str, ClipMemory]]:
-    """Single changes of a configuration, the least painful first, as words and as memory."""
-    for prefetch in range(max(each.prefetch for each in requested.loaders) - 1, 0, -1):
-        fewer = _with_workers(requested, prefetch=prefetch)
-        pairs = zip(fewer.loaders, requested.loaders, strict=True)
-        keys = [f"{each.name.upper()}_PREFETCH_FACTOR: {prefetch}" for each, before in pairs if each != before]
-        yield f"DATALOADER.{' and '.join(keys)}", fewer
-    left_gb = (available_bytes - (requested.n_bytes - requested.cache_bytes)) // 10**8 / 10
-    if requested.cache_bytes and left_gb > 0:
-        yield f"DATA.CACHE_SIZE_GB: {left_gb:g}", replace(requested, cache_bytes=int(left_gb * 1e9))
-    for workers in range(requested.train.workers - 1, 0, -1):
-        yield _workers_text(fewer := _with_workers(requested, workers=workers)), fewer
-    yield "DATA.DTYPE: uint8", _with_workers(requested, is_uint8=True)
-    if requested.cache_bytes:
-        fewer = replace(_with_workers(requested, workers=1), cache_bytes=0)
-        yield f"{_workers_text(fewer)} and DATA.USE_RAM_CACHE: false", fewer
-
-
-def _workers_text(memory: ClipMemory) -> str:
-    """Both by name: what validation gets by itself depends on what training leaves."""
-    return "DATALOADER." + " and ".join(f"{each.name.upper()}_WORKERS: {each.workers}" for each in memory.loaders)
-
-
 def _with_workers(
-    requested: ClipMemory, *, prefetch: int | None = None, workers: int | None = None, is_uint8: bool | None = None
+    requested: ClipMemory, *, prefetch: int | None = None, workers: int | None = None, is_uint8: bool = False
 ) -> ClipMemory:
     """With at most so many in both loaders."""
     parts = [
@@ -173,7 +158,7 @@ def _with_workers(
             each,
             prefetch=min(each.prefetch, prefetch or each.prefetch),
             workers=min(each.workers, workers or each.workers),
-            is_uint8=each.is_uint8 if is_uint8 is None else is_uint8,
+            is_uint8=each.is_uint8 or is_uint8,
         )
         for each in requested.loaders
     ]

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._src.load.sampling.permutation import key_of, permute
+from penstock._src.load.views.view_file import write_all as write_at
 from penstock._src.system.files import memory_file, write_all
 from penstock._src.system.shared_memory import Holder, holders_of, leave
 from penstock._src.system.units import format_bytes
@@ -119,10 +120,6 @@ class RamCache:
     def filled_bytes(self) -> int:
         return int(self._table[self._marks == 1, 1].sum())
 
-    def has_place(self, number: int) -> bool:
-        """Whether `put` keeps this image."""
-        return bool(self._table[number, 0] >= 0)
-
     def get(self, number: int) -> NDArray[np.uint8] | None:
         """The bytes of an image, read-only and without a copy; None where it is not there."""
         if not self._marks[number]:
@@ -138,8 +135,8 @@ class RamCache:
         if pixels.nbytes != size:
             raise UsageError(f"image {number} has {pixels.nbytes:,} bytes, its place {size:,}")
         try:
-            _write_at(self._fd, np.ascontiguousarray(pixels).reshape(-1).data, offset)
-            _write_at(self._fd, memoryview(_FILLED), _HEADER_BYTES + number)
+            write_at(self._fd, np.ascontiguousarray(pixels).reshape(-1).data, offset)
+            write_at(self._fd, memoryview(_FILLED), _HEADER_BYTES + number)
         except OSError:  # no memory for it: images are decoded again, nothing is wrong
             return False
         return True
@@ -183,12 +180,6 @@ class RamCache:
     ) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        if self._fd < 0:
-            return "<RamCache, closed>"
-        held = f"{format_bytes(self.filled_bytes)} of {format_bytes(self.limit_bytes)}"
-        return f"<RamCache: {self.n_filled:,} of {self.n_places:,} images with a place, {held}>"
-
 
 def places_bytes(sizes_bytes: NDArray[np.int64], limit_bytes: int) -> int:
     """The memory that a cache of these images and this limit comes to take."""
@@ -209,12 +200,6 @@ def _places(sizes_bytes: NDArray[np.int64], limit_bytes: int) -> tuple[NDArray[n
 
 def _table_at(count: int) -> int:
     return -(-(_HEADER_BYTES + count) // _ALIGN) * _ALIGN
-
-
-def _write_at(fd: int, data: memoryview, offset: int) -> None:
-    while data:
-        written = os.pwrite(fd, data, offset)
-        data, offset = data[written:], offset + written
 
 
 def _is_cache(fd: int, token: str) -> bool:

@@ -1,7 +1,7 @@
-"""Batches of an engine process on a GPU: copied by the thread that asks for them, each while the step before it runs.
+"""Batches on a GPU: copied by the thread that asks for them, each while the step before it runs.
 
-No thread of this process takes part: one copy per batch is started, which the GPU does by itself. What happens in
-Python here is time that the step does not have, so everything that can be is prepared once.
+One copy per batch is started, which the GPU does by itself. What happens in Python here is time that the step does not
+have, so everything that can be is prepared once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock._src.load.engine.job import BatchJob, ReadyBatch
 from penstock._src.load.engine.slots import SlotLayout
 from penstock._src.load.engine.source import SampleSource
 from penstock._src.load.engine.stages import DEVICE
-from penstock._src.load.process.passes import CompleteBatch, NotReady, ProcessPass
+from penstock._src.load.epoch import Pass
 from penstock._src.profile.record.counters import count, gauge
 from penstock._src.profile.record.spans import span
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Ready(NamedTuple):
-    """A batch on the device, what holds its memory, and the event after which it is complete."""
+    """A batch on the device, its memory there, and the event after which it is complete."""
 
     job: BatchJob
     batch: dict[str, Any]
@@ -47,15 +47,15 @@ class _Output(NamedTuple):
 class InlineCudaBatches:
     """Hands out batches that lie on the device; the copy of the next one starts as soon as it is complete."""
 
-    def __init__(self, own: ProcessPass, target: CudaTarget) -> None:
+    def __init__(self, own: Pass, target: CudaTarget) -> None:
         import torch
 
         self._own, self._engine = own, own.engine
         self._device = target.device
         self._work = DeviceWork(target)
         self._stream = self._work.stream
-        self._ready: deque[_Ready | None] = deque()  # None: an epoch ends
-        self._under_way: deque[tuple[Any, int]] = deque()  # copies and their slots
+        self._ready: deque[_Ready] = deque()
+        self._under_way: deque[tuple[Any, BatchJob]] = deque()  # copies and what they read from
         self._host: dict[int, Any] = {}
         self._events: dict[int, Any] = {}
         source, layout = own.sources[0], self._engine.slots.layout
@@ -67,13 +67,13 @@ class InlineCudaBatches:
         """The next batch; its copy may still be under way, which the current stream waits for."""
         import torch
 
-        gauge("queue_depth", self._own.depth + len(self._ready))
+        gauge("queue_depth", self._own.n_complete + len(self._ready))
         if not self._ready:
             self._release_copied()
             self._start_copy(self._own.take(wait=True))
+        if not self._ready:
+            return None  # all has ended
         ready = self._ready.popleft()
-        if ready is None:
-            return None
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(ready.done)
         for held in ready.held:
@@ -84,17 +84,14 @@ class InlineCudaBatches:
             self._start_copy(self._own.take(wait=False))
         return ready.job, ready.batch
 
-    def _start_copy(self, complete: CompleteBatch | NotReady | None) -> None:
+    def _start_copy(self, job: BatchJob | None) -> None:
         """Begin the copy of a batch."""
         self._release_copied()
-        if isinstance(complete, NotReady):
-            return
-        if complete is None:
-            self._ready.append(None)
+        if job is None:
             return
         import torch
 
-        job, slot = complete
+        slot = job.slot
         with span(DEVICE):
             current = torch.cuda.current_stream(self._device)
             torch.cuda.set_stream(self._stream)  # not torch.cuda.stream(…), which asks for streams four times
@@ -103,10 +100,11 @@ class InlineCudaBatches:
                 there = torch.empty(len(host), dtype=torch.uint8, device=self._device)
                 there.copy_(host, non_blocking=True)
                 batch, held = self._views(there, job.size), [there]
-                if self._engine.decodes_on_device:
-                    images = self._engine.device_images(slot, job.size)
-                    batch.update(images)
-                    held += images.values()
+                images = self._engine.device_images(slot, job.size)
+                if job.encoded:  # by threads of this process
+                    images = self._work.decoded(job)
+                batch.update(images)
+                held += images.values()
                 for name, column in self._as_floats.items():
                     batch[name] = self._work.shaped(column, batch[name])
                     held.append(batch[name])
@@ -114,14 +112,18 @@ class InlineCudaBatches:
                 done.record(self._stream)
             finally:
                 torch.cuda.set_stream(current)
-        self._under_way.append((done, slot))
+        self._under_way.append((done, job))
         ordered = {name: batch[name] for name in self._order if name in batch}
         self._ready.append(_Ready(job, {**ordered, **batch, **job.texts}, held, done))
 
     def _release_copied(self) -> None:
         """Give back the slots that the device has read."""
         while self._under_way and self._under_way[0][0].query():
-            self._own.release(self._under_way.popleft()[1])
+            self._release(self._under_way.popleft()[1])
+
+    def _release(self, job: BatchJob) -> None:
+        job.arrays, job.encoded = {}, []
+        self._engine.slots.give_back(job.slot)
 
     def _slot(self, number: int) -> Any:
         """The memory of a slot, as torch sees it."""
@@ -129,7 +131,7 @@ class InlineCudaBatches:
 
         host = self._host.get(number)
         if host is None:
-            memory = self._engine.slots.memories()[number]
+            memory = self._engine.slots[number].memory
             host = self._host[number] = torch.from_numpy(np.frombuffer(memoryview(memory), np.uint8))
             self._events[number] = torch.cuda.Event()  # type: ignore[no-untyped-call,unused-ignore]
         return host
@@ -151,7 +153,7 @@ class InlineCudaBatches:
             self._work.wait()
         finally:
             while self._under_way:
-                self._own.release(self._under_way.popleft()[1])
+                self._release(self._under_way.popleft()[1])
             self._ready.clear()
             self._own.close()
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _RGB_PLANES = 3  # NVJPEG_OUTPUT_RGB: three planes
-BACKENDS = {"hardware": 3, "gpu": 2}  # engines of their own where the chip has them, else its kernels
+_BACKENDS = (3, 2)  # hardware: engines of their own where the chip has them; else its kernels
 _STEP = 32  # a batch of another size is set up anew: sizes are rounded up to this
 _IMAGE = np.dtype([("channel", np.uint64, 4), ("pitch", np.uint64, 4)])  # nvjpegImage_t
 
@@ -42,7 +42,7 @@ def find_library() -> str | None:
 class BatchDecoder:
     """Decodes batches on one device, one at a time, on the stream that is current."""
 
-    def __init__(self, device: Any, backend: str | None = None) -> None:
+    def __init__(self, device: Any) -> None:
         import torch
 
         path = find_library()
@@ -60,10 +60,9 @@ class BatchDecoder:
         self._last: Any = None
         code = -1
         with torch.cuda.device(device):
-            for name in [backend] if backend else BACKENDS:
-                code = self._library.nvjpegCreateEx(BACKENDS[name], None, None, 0, ctypes.byref(self._handle))
+            for backend in _BACKENDS:
+                code = self._library.nvjpegCreateEx(backend, None, None, 0, ctypes.byref(self._handle))
                 if code == 0:
-                    self.backend = name
                     break
             else:
                 raise NvJpegUnavailable(f"nvJPEG could not be started (code {code})")

@@ -11,7 +11,6 @@ from penstock._src.load.engine.job import BatchIterator, ReadyBatch
 from penstock._src.load.engine.source import ImageColumn, Shaping
 from penstock._src.load.engine.stages import HAND_OUT, now_ns
 from penstock._src.load.epoch import Pass
-from penstock._src.load.process.passes import ProcessPass
 from penstock._src.load.settings import OUTPUTS, gives_tensors, one_of
 from penstock._src.load.step_probe import StepProbe
 from penstock._src.profile.record.counters import gauge
@@ -26,10 +25,8 @@ class Target(Protocol):
     shaping: Shaping
     """How the threads make images; a device may finish the rest."""
     notes: tuple[str, ...]
-    slot_memory: Callable[[int], Any] | None
-    """Makes the memory of a slot; None: plain memory."""
     register: Callable[[mmap.mmap], None] | None
-    """Prepares the memory of a slot that an engine process shares; None: nothing to do."""
+    """Prepares the memory of a slot; None: nothing to do."""
     device: Any
     """Where batches lie: "cpu", or torch's device."""
     is_device: bool
@@ -38,10 +35,7 @@ class Target(Protocol):
     def keeps_encoded(self, column: ImageColumn) -> bool:
         """Whether the device decodes this column."""
 
-    def slot_bytes(self, n_bytes: int) -> int:
-        """What a slot of this size really takes."""
-
-    def begin(self, own: Pass | ProcessPass) -> BatchIterator:
+    def begin(self, own: Pass) -> BatchIterator:
         """Hand out the jobs of a pass."""
 
     def close(self) -> None:
@@ -66,41 +60,33 @@ def target_for(device: Any, output: str, gpu_decode: bool | str, shaping: Shapin
 class ContinuousPass:
     """A pass that goes on from epoch to epoch, and the batches that it hands out."""
 
-    def __init__(self, own: Pass | ProcessPass, target: Target) -> None:
+    def __init__(self, own: Pass, target: Target) -> None:
         self._own = own
         self._iterator = target.begin(own)
         self.probe = StepProbe(own)
         self._pid = os.getpid()
         self._paused_at: int | None = None
-        self._end_is_due = self._skips_end = False
 
     @property
     def n_complete(self) -> int:
         """Batches that lie ready."""
         return self._own.n_complete
 
-    def begin(self, epoch: int, loader: object) -> EpochBatches:
-        """The user comes to an epoch."""
-        self._skips_end = self._paused_at is not None and self._end_is_due
+    def begin(self, epoch: int, loader: object, is_over: bool) -> EpochBatches:
+        """The user comes to an epoch; `is_over`: to its very end."""
         self._paused_at = None
         self._own.begin_epoch(epoch)
-        return EpochBatches(self, loader)
+        return EpochBatches(self, loader, is_over)
 
     def next(self) -> ReadyBatch | None:
-        """The next batch; None at the end of the epoch, and where all has ended."""
+        """The next batch; None where all has ended."""
         self._paused_at = None
-        ready = self._iterator.next()
-        if ready is None and self._skips_end and not self._own.is_over:
-            ready = self._iterator.next()
-        self._skips_end = False
-        return ready
+        return self._iterator.next()
 
-    def pause(self, epoch: int, *, end_is_due: bool) -> None:
-        """The user has all batches of an epoch: those of this one, the next, are made.
-
-        `end_is_due`: the end of the epoch was not returned yet.
-        """
-        self._paused_at, self._end_is_due = epoch, end_is_due
+    def pause(self, epoch: int) -> None:
+        """The user has all batches of an epoch: those of this one, the next, are made."""
+        self._paused_at = epoch
+        self._own.ask_ahead()
 
     @property
     def is_paused(self) -> bool:
@@ -123,17 +109,19 @@ class ContinuousPass:
 class EpochBatches:
     """The batches of one epoch, and how long the user's thread waits for each."""
 
-    def __init__(self, running: ContinuousPass, loader: object) -> None:
-        self._running = running
+    def __init__(self, running: ContinuousPass, loader: object, is_over: bool) -> None:
+        self._running, self._is_over = running, is_over
         self._feeding = LoaderPass(loader)
 
     def next(self) -> ReadyBatch | None:
+        """The next one; None behind the last, and where all has ended."""
         start_ns = self._feeding.ask()
         probe = self._running.probe
         probe.before_step(start_ns)
-        ready = self._running.next()
+        ready = None if self._is_over else self._running.next()
         self._feeding.take(start_ns, ready is not None)
-        if ready is None or ready[0].is_last:
+        self._is_over = ready is None or ready[0].is_last
+        if self._is_over:
             probe.resume()  # what follows is no step, or none that a batch of this epoch lies ready for
         else:
             probe.begin_step()
@@ -144,7 +132,6 @@ class HostTarget:
     """Batches in memory; tensors are zero-copy views of the slot."""
 
     notes: tuple[str, ...] = ()
-    slot_memory: Callable[[int], Any] | None = None
     register: Callable[[mmap.mmap], None] | None = None
     device: Any = "cpu"
     is_device = False
@@ -163,10 +150,7 @@ class HostTarget:
     def keeps_encoded(self, column: ImageColumn) -> bool:
         return False
 
-    def slot_bytes(self, n_bytes: int) -> int:
-        return n_bytes
-
-    def begin(self, own: Pass | ProcessPass) -> BatchIterator:
+    def begin(self, own: Pass) -> BatchIterator:
         return _HostIterator(own, self._from_numpy)
 
     def close(self) -> None:
@@ -174,11 +158,11 @@ class HostTarget:
 
 
 class _HostIterator:
-    def __init__(self, own: Pass | ProcessPass, convert: Callable[[Any], Any] | None) -> None:
+    def __init__(self, own: Pass, convert: Callable[[Any], Any] | None) -> None:
         self._own, self._convert = own, convert
 
     def next(self) -> ReadyBatch | None:
-        gauge("queue_depth", self._own.depth)
+        gauge("queue_depth", self._own.n_complete)
         job = self._own.next()
         if job is None:
             return None

@@ -1,4 +1,4 @@
-"""What becomes of a batch on the device: one copy of its slot, JPEGs decoded by nvJPEG, floats made there."""
+"""What becomes of images on the device: JPEGs decoded by nvJPEG, floats made there."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ import numpy as np
 
 from penstock._src.load.engine.images import Fitter, ImageFit
 from penstock._src.load.engine.job import BatchJob, EncodedImages, Failure
-from penstock._src.load.engine.stages import DECODE, DEVICE
+from penstock._src.load.engine.stages import DECODE
 from penstock._src.profile.record.gpu import gpu_span
-from penstock._src.profile.record.spans import span
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock._src.load.device.cuda import CudaTarget
 
-AHEAD = 2
-"""Batches that lie complete on the device."""
 _RESIZE_PIXELS = 64 << 20  # that are resized at a time: three numbers each are 384 MiB
 
 
 class DeviceWork:
-    """Brings batches to the device, on a stream of its own; keeps slots whose copies may still be under way."""
+    """Finishes images on the device, on a stream of its own."""
 
     def __init__(self, target: CudaTarget) -> None:
         import torch
@@ -32,32 +29,7 @@ class DeviceWork:
         self._device = target.device
         self.stream: Any = torch.cuda.Stream(target.device)  # type: ignore[no-untyped-call,unused-ignore]
         self._fitter = Fitter()
-        self._under_way: list[tuple[Any, Any]] = []
         self._nvjpeg = target.batch_decoder()
-        self._dtypes: dict[Any, Any] = {}
-
-    def finish(self, job: BatchJob) -> tuple[dict[str, Any], Any]:
-        """The batch on the device, and the event after which it is complete."""
-        import torch
-
-        with span(DEVICE), torch.cuda.stream(self.stream):
-            with gpu_span(DEVICE):
-                batch = self._copied(job)
-            if job.encoded:
-                batch.update(self.decoded(job))
-            for name, column in job.images.items():
-                if not column.fit.is_depth:
-                    batch[name] = self.shaped(column.name, batch[name])
-            done: Any = torch.cuda.Event()  # type: ignore[no-untyped-call,unused-ignore]
-            done.record(self.stream)
-        self._under_way = [each for each in self._under_way if not each[0].query()]
-        # The slot and the bytes are free when the device has read them.
-        self._under_way.append((done, (job.arrays, job.encoded)))
-        while len(self._under_way) > AHEAD:  # a device that lags behind must not hold all slots
-            self._under_way.pop(0)[0].synchronize()
-        job.arrays, job.encoded = {}, []
-        ordered = {name: batch[name] for name in job.names if name in batch}
-        return {**ordered, **batch, **job.texts}, done
 
     def decoded(self, job: BatchJob) -> dict[str, Any]:
         """The images that stayed encoded, by output, on the current stream."""
@@ -71,30 +43,6 @@ class DeviceWork:
     def wait(self) -> None:
         """Wait until nothing is under way."""
         self.stream.synchronize()
-        self._under_way = []
-
-    def _copied(self, job: BatchJob) -> dict[str, Any]:
-        """Everything that lies in the slot, in one copy."""
-        import torch
-
-        if not job.arrays:
-            return {}
-        slot = job.lease
-        whole = torch.from_numpy(np.frombuffer(memoryview(slot.memory), np.uint8, count=slot.n_bytes))
-        there = torch.empty(slot.n_bytes, dtype=torch.uint8, device=self._device)
-        there.copy_(whole, non_blocking=True)
-        start = whole.data_ptr()
-        batch = {}
-        for name, array in job.arrays.items():
-            if not array.size:
-                batch[name] = torch.from_numpy(array.copy()).to(self._device)
-                continue
-            offset = array.__array_interface__["data"][0] - start
-            dtype = self._dtypes.get(array.dtype)
-            if dtype is None:
-                dtype = self._dtypes[array.dtype] = torch.from_numpy(array[:0]).dtype
-            batch[name] = there[offset : offset + array.nbytes].view(dtype).view(array.shape)
-        return batch
 
     def _decode(self, job: BatchJob, alike: list[EncodedImages], batch: dict[str, Any]) -> None:
         """Columns of one size together: the decoder is quicker with many images at a time."""

@@ -152,7 +152,7 @@ class BatchJob:
         self.decoded_there = 0  # images, on the device
         self.sums = Sums()
         self.is_counted = True  # in a profile, as samples; not where they are a part of another sample
-        self.lease: Any = None
+        self.slot = -1  # the number of the slot that it is built in
         self.names: tuple[str, ...] = ()  # of the outputs, in the order of the window
         self.images: dict[str, ImageColumn] = {}  # by output
         self.after: Any = None  # where the order stands behind this batch
@@ -187,10 +187,12 @@ class BatchJob:
         self._over.wait()
 
     def start(self, tasks: Sequence[Task], pool: ThreadPool) -> None:
-        """Hand out the tasks."""
-        self._left = len(tasks)
+        """Hand out the tasks; one of them may hand out more."""
         self._is_inside = pool.count == 0
-        if not tasks:
+        with self._lock:
+            self._left += len(tasks)
+            is_over = not self._left
+        if is_over:
             self._complete()
         for task in tasks:
             pool.do(_CountedTask(self, task))
@@ -278,7 +280,7 @@ class BatchIterator(Protocol):
     """The batches of a pass, as the user gets them."""
 
     def next(self) -> ReadyBatch | None:
-        """The next one; None at the end of an epoch, and where all has ended."""
+        """The next one; None where all has ended."""
 
     def close(self) -> None:
         """End the pass."""

@@ -20,6 +20,7 @@ class SharedPlace:
     shape: tuple[int, ...]
     dtype: str
     _fd: int
+    _flags = os.O_RDONLY
 
     def _open(self, fd: int) -> None:
         self._fd = fd
@@ -35,7 +36,7 @@ class SharedPlace:
         self.shape, self.dtype, self._fd = state["shape"], state["dtype"], -1
         fd = -1
         try:
-            fd = os.open(f"/proc/{state['pid']}/fd/{state['fd']}", os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(f"/proc/{state['pid']}/fd/{state['fd']}", self._flags | os.O_CLOEXEC)
             stat = os.fstat(fd)
             if (stat.st_ino, stat.st_size) != (state["inode"], state["size"]):
                 raise FileNotFoundError("it was given back")
@@ -44,8 +45,8 @@ class SharedPlace:
             if fd >= 0:
                 os.close(fd)
             raise StoreError(
-                f"numbers in the memory of process {state['pid']} cannot be opened: {error}",
-                hint="they live as long as the process that made them: keep it running while others start",
+                f"what process {state['pid']} has in memory cannot be opened: {error}",
+                hint="it lives as long as the process that made it: keep it running while others start",
             ) from error
 
     def close(self) -> None:

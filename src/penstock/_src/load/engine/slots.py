@@ -1,4 +1,4 @@
-"""Batch slots: a ring of memory that batches are built in, given back when the last array of a batch is gone.
+"""Batch slots: memory that batches are built in, used again when the last array of a batch is gone.
 
 A batch is made of numpy arrays over one slot. They all keep one root array alive; when the user's code has dropped
 every one of them, the slot is free again. So a batch that is kept is never overwritten, and one that is dropped costs
@@ -78,70 +78,72 @@ class Lease:
             for name, place in layout.places.items()
         }
 
-    def drop(self) -> None:
-        """Drop the arrays; the slot is free once no other reference exists."""
-        self.arrays = {}
-        self.root = None
+
+def arrays_in(slot: Slot, layout: SlotLayout, size: int) -> dict[str, NDArray[Any]]:
+    """The arrays of a batch of `size` samples that is built in a slot."""
+    return {name: array[:size] for name, array in Lease(slot, layout).arrays.items()}
 
 
-class SlotProbe:
-    """Whether a thread waits for a slot: it gets the probe after all slots that were free before."""
+class Slots:
+    """The slots of a loader. One is free again once the last array over the batch in it is gone."""
 
-    is_answered = False
-
-
-class Ring:
-    """The slots of a loader. `take` waits until one is free."""
-
-    def __init__(self, layout: SlotLayout, count: int, make: Callable[[int], Any] | None = None) -> None:
+    def __init__(self, layout: SlotLayout, count: int, register: Callable[[mmap.mmap], None] | None = None) -> None:
+        """`register` is called once with the memory of every slot: a GPU copies from it by itself then."""
         self.layout = layout
-        self.count = count
-        self._make = make or _anonymous
-        self._free: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._register = register
+        self._slots: list[Slot] = []
+        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._watches: dict[int, weakref.ref[NDArray[np.uint8]]] = {}
-        self.slots = [Slot(number, self._make(layout.n_bytes), layout.n_bytes) for number in range(count)]
-        for slot in self.slots:
-            self._free.put(slot)
+        for _ in range(count):
+            self.add()
 
-    def take(self, stop: object) -> Lease | None:
-        """The next free slot; None once `wake(stop)` was called."""
-        while True:
-            slot = self._free.get()
-            if isinstance(slot, Slot):
-                lease = Lease(slot, self.layout)
-                assert lease.root is not None
-                # Called from destructors, in any thread, and none of it is Python: SimpleQueue may be entered again
-                # from there, and no Ctrl-C can come in between and be lost together with the slot.
-                self._watches[slot.number] = weakref.ref(lease.root, functools.partial(self._free.put, slot))
-                return lease
-            if isinstance(slot, SlotProbe):
-                slot.is_answered = True
-            if slot is stop:
-                return None  # another object is the stop of an earlier run
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __getitem__(self, number: int) -> Slot:
+        return self._slots[number]
+
+    def add(self) -> int:
+        """One slot more; its number."""
+        number, memory = len(self._slots), self._memory(self.layout.n_bytes)
+        if self._register is not None:
+            self._register(memory)
+        self._slots.append(Slot(number, memory, self.layout.n_bytes))
+        self._free.put(number)
+        return number
+
+    def _memory(self, n_bytes: int) -> mmap.mmap:
+        return anonymous_memory(n_bytes)
 
     @property
     def is_empty(self) -> bool:
         """Whether no slot is free."""
         return self._free.empty()
 
-    def ask(self) -> SlotProbe:
-        """Whether a thread waits in `take`: answered at once if so. Until then, the ring is not empty."""
-        question = SlotProbe()
-        self._free.put(question)
-        return question
+    def take_free(self) -> int | None:
+        """The number of a free slot; None where there is none now."""
+        try:
+            return self._free.get_nowait()
+        except queue.Empty:
+            return None
 
-    def add(self) -> None:
-        """One slot more."""
-        slot = Slot(len(self.slots), self._make(self.layout.n_bytes), self.layout.n_bytes)
-        self.slots.append(slot)
-        self._free.put(slot)
+    def give_back(self, number: int) -> None:
+        """A slot that was taken and never handed out."""
+        self._free.put(number)
 
-    def wake(self, stop: object) -> None:
-        """Wake the thread that takes with this object."""
-        self._free.put(stop)
+    def arrays(self, number: int, size: int) -> dict[str, NDArray[Any]]:
+        """The arrays of a batch of `size` samples to hand out; the slot is free when the last of them is gone."""
+        lease = Lease(self._slots[number], self.layout)
+        assert lease.root is not None
+        # Called from destructors, in any thread, and none of it is Python: no Ctrl-C can come in between.
+        self._watches[number] = weakref.ref(lease.root, functools.partial(self._free.put, number))
+        return {name: array[:size] for name, array in lease.arrays.items()}
+
+    def close(self) -> None:
+        """The memory goes with the last array over it."""
 
 
-def _anonymous(n_bytes: int) -> mmap.mmap:
+def anonymous_memory(n_bytes: int) -> mmap.mmap:
     """Zeroed pages from the system, given back to it as a whole; never from the heap, where they would fragment."""
     memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if n_bytes >= _HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):

@@ -49,19 +49,6 @@ _PARTS = (DECODE, FETCH, COPY, PUT, FLOATS)
 class StageClock:
     """What one task spends on which stage; a thread has one, and begins it anew with every task."""
 
-    __slots__ = (
-        "began_ns",
-        "decode_ns",
-        "fetch_ns",
-        "float_ns",
-        "floats",
-        "images",
-        "last_ns",
-        "n_bytes",
-        "put_ns",
-        "puts",
-    )  # fmt: skip
-
     def __init__(self) -> None:
         self.begin()
 

@@ -15,27 +15,24 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from penstock._src.formats.format import load
-from penstock._src.load.engine.batch_tasks import begin_job
 from penstock._src.load.engine.job import BatchJob, EpochRecords
 from penstock._src.load.engine.remote import allow_ahead
-from penstock._src.load.engine.slots import Lease, Slot
-from penstock._src.load.engine.source import SOURCE, ImageColumn, SampleSource, sources_of
-from penstock._src.load.engine.stages import PLAN, SLOT, now_ns
+from penstock._src.load.engine.slots import Slot
+from penstock._src.load.engine.source import ImageColumn, SampleSource, sources_of
+from penstock._src.load.engine.stages import SLOT
 from penstock._src.load.engine.thread_pool import ThreadPool
+from penstock._src.load.epoch import job_in, start_job
 from penstock._src.load.process.channel import Channel, ChannelClosed, ChannelMessage, Kind
 from penstock._src.load.process.packing import pack, pack_error, unpack
 from penstock._src.load.process.row_marks import RowMarks, guard_source
 from penstock._src.load.process.spec import EngineSpec, EngineStart, ViewCounts, outputs_of
 from penstock._src.load.sampling.position_map import PositionMap
-from penstock._src.profile.record.spans import record_calls, show, span
+from penstock._src.profile.record.spans import span
 from penstock._src.system.memory import anonymous_bytes
 
 if TYPE_CHECKING:
@@ -61,12 +58,56 @@ class _Cancelled:
     number: int
 
 
-class Engine:
-    """Stores, threads and slots of one engine process."""
+class EngineLoop:
+    """What engine processes have in common: slots, threads, and taking one message after the other."""
+
+    def __init__(self, threads: int, start: EngineStart, channel: Channel) -> None:
+        self._channel = channel
+        self._careful, self._threads = start.careful, threads
+        self._pool = ThreadPool(1 if start.careful else threads)
+        self._slots: dict[int, Slot] = {}
+
+    def pool(self) -> ThreadPool:
+        """The threads for the next batch."""
+        if self._careful:
+            self._careful -= 1
+        elif self._pool.count < self._threads:
+            self._pool = ThreadPool(self._threads)
+        return self._pool
+
+    def serve(self, is_orphaned: Any) -> None:
+        """Take requests until the training process closes its end, or is gone."""
+        while True:
+            with self._idle():
+                message = self._channel.receive(_PARENT_LOOK_S)
+            if message is None:
+                if is_orphaned():
+                    return
+            elif message.kind == Kind.SLOT:
+                number, n_bytes = message.numbers[:2]
+                self._slots[number] = Slot(number, mmap.mmap(message.fd, n_bytes), n_bytes)
+                os.close(message.fd)
+                self._added(number)
+            else:
+                self._take(message)
+
+    def _idle(self) -> AbstractContextManager[object]:
+        """What the profile shows while nothing is asked for."""
+        return nullcontext()
+
+    def _added(self, slot: int) -> None:
+        """There is one slot more."""
+
+    def _take(self, message: ChannelMessage) -> None:
+        """Do what is asked for."""
+
+
+class Engine(EngineLoop):
+    """Stores, threads and slots of the engine process of a loader."""
 
     def __init__(self, spec: EngineSpec, start: EngineStart, marks: RowMarks, channel: Channel) -> None:
+        super().__init__(spec.threads, start, channel)
         self._spec = spec
-        self._channel = channel
         allow_ahead(spec.ahead_bytes)
         bound = [spec.window.bind(store) for store in spec.stores]
         self._sources = sources_of(bound, spec.shaping, spec.tables_bytes, is_mix=spec.is_mix)
@@ -76,37 +117,24 @@ class Engine:
             source.numbers.fill()
         self._position_map = PositionMap(spec.order, self._sources)
         self._device_images = _device_images(spec)
-        self._careful = start.careful
-        self._pool = ThreadPool(1 if start.careful else spec.threads)
         self._epoch_records = EpochRecords()
-        self._slots: dict[int, Slot] = {}
         self._under_way: dict[int, BatchJob] = {}
         self._counts = _counts_of(self._sources)
         self._on_device: tuple[int, BatchJob, Any] | None = None  # the batch that the device decodes now
         self._requested: queue.SimpleQueue[_RequestedBatch | _Cancelled] = queue.SimpleQueue()
         threading.Thread(target=self._answer, name="penstock-answer", daemon=True).start()
 
-    def serve(self, is_orphaned: Any) -> None:
-        """Take requests until the training process closes its end, or is gone."""
-        while True:
-            idle = span(SLOT) if self._epoch_records.has_begun(0) and not self._under_way else nullcontext()
-            with idle:
-                message = self._channel.receive(_PARENT_LOOK_S)
-            if message is not None:
-                self._take(message)
-            elif is_orphaned():
-                return
+    def _idle(self) -> AbstractContextManager[object]:
+        return span(SLOT) if self._epoch_records.has_begun(0) and not self._under_way else nullcontext()
+
+    def _added(self, slot: int) -> None:
+        if self._device_images is not None:
+            self._channel.send(Kind.DEVICE, slot, payload=self._device_images.add_slot(slot))
 
     def _take(self, message: ChannelMessage) -> None:
         numbers = message.numbers
         if message.kind == Kind.MAKE:
             self._requested.put(self._begin(*numbers[:5]))
-        elif message.kind == Kind.SLOT:
-            memory = mmap.mmap(message.fd, numbers[1])
-            os.close(message.fd)
-            self._slots[numbers[0]] = Slot(numbers[0], memory, numbers[1])
-            if self._device_images is not None:
-                self._channel.send(Kind.DEVICE, numbers[0], payload=self._device_images.add_slot(numbers[0]))
         elif message.kind == Kind.EPOCH:
             self._epoch_records.begin(numbers[0])
         elif message.kind == Kind.CANCEL:
@@ -115,30 +143,15 @@ class Engine:
             self._requested.put(_Cancelled(numbers[0]))
 
     def _begin(self, number: int, epoch: int, first: int, stop: int, slot: int) -> _RequestedBatch:
-        if self._careful:
-            self._careful -= 1
-        elif self._pool.count < self._spec.threads:
-            self._pool = ThreadPool(self._spec.threads)
-        size = stop - first
-        lease = Lease(self._slots[slot], self._spec.layout)
-        job = BatchJob(size, {name: each[:size] for name, each in lease.arrays.items()}, {})
-        job.epoch_records, job.epoch, job.lease = self._epoch_records, epoch, self._slots[slot]
+        job = job_in(self._slots[slot], self._spec.layout, stop - first, epoch, self._epoch_records)
         if self._device_images is not None:
             job.area = self._device_images.area(slot)
-        began_ns = now_ns()
+        self._under_way[number] = job
         try:
-            parts = self._position_map(epoch, np.arange(first, stop, dtype=np.int64))
-            for part in parts:
-                if part.source.number is not None:
-                    job.arrays[SOURCE][part.places] = part.source.number
-            self._under_way[number] = job
-            begin_job(job, parts, self._pool, self._is_encoded)
+            start_job(job, self._position_map, range(first, stop), self.pool(), self._is_encoded)
         except BaseException as error:
             self._under_way.pop(number, None)
             return _RequestedBatch(number, None, error)
-        took_ns = now_ns() - began_ns
-        show(PLAN, began_ns, took_ns)
-        self._epoch_records.add(epoch, partial(record_calls, PLAN, took_ns, 1))
         return _RequestedBatch(number, job)
 
     def _is_encoded(self, column: ImageColumn) -> bool:
@@ -171,7 +184,7 @@ class Engine:
         try:
             job.wait()
             if self._device_images is not None:
-                done = self._device_images.begin(job, job.lease.number)
+                done = self._device_images.begin(job, job.slot)
                 self._finish_device_batch()  # the one before: the device works on this one meanwhile
                 self._on_device = (number, job, done)
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -48,7 +49,7 @@ class ProcessEngine:
 
     def __init__(self, spec: Spec, slots: SharedSlots) -> None:
         """Start it, and wait until it has opened the stores; raises what keeps it from that."""
-        self.slots = slots
+        self.slots: SharedSlots = slots
         self.unread_notes: list[str] = []
         """Notes for the user that `take_notes` has not returned yet."""
         self._spec = spec
@@ -59,7 +60,7 @@ class ProcessEngine:
         self._idle_deaths = 0
         self._was_careful = False
         self._last_done = self._done = 0
-        self._number = 0
+        self.numbers = itertools.count(1)  # of requests: answers to an ended pass are recognised by them
         self.n_deaths = 0
         """How often an engine of this loader has died and another one was started."""
         self.view_counts: ViewCounts = {}
@@ -114,14 +115,12 @@ class ProcessEngine:
 
     def device_images(self, slot: int, size: int) -> dict[str, Any]:
         """The images of a batch that the engine has decoded on the GPU, copied there."""
+        if slot not in self.device_slots:
+            return {}
         from penstock._src.load.process.device_images import images_of
 
         assert isinstance(self._spec, EngineSpec)
         return images_of(self.device_slots[slot], self._spec.device_layout, size)
-
-    @property
-    def decodes_on_device(self) -> bool:
-        return bool(self._spec.encoded)
 
     def _send_slot(self, number: int) -> None:
         assert self.channel is not None
@@ -136,10 +135,6 @@ class ProcessEngine:
             pass  # the next engine gets all of them
 
     @property
-    def n_slots(self) -> int:
-        return len(self.slots)
-
-    @property
     def pid(self) -> int | None:
         """The process id of the engine that is at work now."""
         return None if self._process is None else self._process.pid
@@ -148,11 +143,6 @@ class ProcessEngine:
     def private_bytes(self) -> int:
         """What the engine holds for itself, slots and views not counted."""
         return 0 if self._process is None else anonymous_bytes(self._process.pid)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether every slot holds a batch, complete or under way."""
-        return self.slots.is_empty
 
     def close(self) -> None:
         """End the process; more than once is fine."""
@@ -165,11 +155,6 @@ class ProcessEngine:
 
     # Working
 
-    def next_number(self) -> int:
-        """A number for a request, never used before: answers to an ended pass are recognised by it."""
-        self._number += 1
-        return self._number
-
     def count_done(self) -> None:
         """A batch has come: the engine makes progress."""
         self._done += 1
@@ -178,7 +163,7 @@ class ProcessEngine:
         """Let the engine drop all that it was asked for; returns when it writes to no slot any more."""
         if self.channel is None:
             return
-        number = self.next_number()
+        number = next(self.numbers)
         try:
             self.channel.send(Kind.CANCEL, number)
             while True:
@@ -201,7 +186,7 @@ class ProcessEngine:
 
     def begin(
         self,
-        plan: Iterator[PlannedBatch | None],
+        plan: Iterator[PlannedBatch],
         epoch: int,
         recipe: BatchRecipe,
         grow: weakref.WeakMethod[Callable[[], None]],
@@ -209,9 +194,7 @@ class ProcessEngine:
         """A pass over the batches of a plan."""
         if self.channel is None:
             self._start(careful=0)
-        own = ProcessPass(self, plan, recipe.sources, grow)
-        own.begin_epoch(epoch)
-        return own
+        return ProcessPass(self, plan, epoch, recipe.sources, grow)
 
     def restart(self, batches: int) -> None:
         """The engine has died with so many batches under way: start another one, unless it dies of the same again."""

@@ -29,10 +29,6 @@ class Spec(Protocol):
     engine: ClassVar[str]
     """The class that lives in the engine process, as `module:name`; called with spec, start, marks and channel."""
 
-    @property
-    def encoded(self) -> frozenset[tuple[str, ...]]:
-        """The outputs of columns whose images are decoded on the device."""
-
 
 @dataclass(frozen=True)
 class EngineSpec:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -21,15 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._src.load import settings
-from penstock._src.load.engine.recycle import Recycler
 from penstock._src.load.engine.slots import lay_out
 from penstock._src.load.engine.source import ImageSize, Shaping
-from penstock._src.load.engine.thread_pool import ThreadPool
 from penstock._src.load.engines import ENGINES
 from penstock._src.load.replay.async_buffer import AsyncSampleBuffer
-from penstock._src.load.replay.file import ReplayFile, fill_batch, load_file, load_text, moments
+from penstock._src.load.replay.batches import ReplayBatches
+from penstock._src.load.replay.file import ReplayFile, load_file, load_text, moments
 from penstock._src.load.replay.options import ReplayOutput, paths_for, replay_request, seed_for
-from penstock._src.load.replay.process import ReplayProcess
 from penstock._src.load.shares import ENGINE_BYTES, LIBRARIES_BYTES, TABLE_SHARE, engine_bytes
 from penstock._src.profile.record.loader_pass import LoaderPass, is_ahead
 from penstock._src.stores.hdf5.guard import is_guard_fork
@@ -127,15 +124,12 @@ class MultimodalReplayBuffer:
         self._reserved = [self._budget.reserve("libraries", LIBRARIES_BYTES) if self._engine_kind == "thread"
                           else self._budget.reserve("engine process", own_bytes)]  # fmt: skip
         self._scratch = self._budget.reserve("threads", 0)
-        self._recycler = Recycler(self._budget)
         self._loaded = _Loaded((), np.zeros(0, np.int64))
         self._left_out: tuple[str, ...] = ()
         self._engine_notes: tuple[str, ...] = ()
         self._begin(self._seed)
         self._closed = False
-        self._pool: ThreadPool | None = None
-        self._process = ReplayProcess(self._budget) if self._engine_kind == "process" else None
-        self._pid = os.getpid()
+        self._batches = self._new_batches()
         self._feeding = LoaderPass(self)
         self._moments: tuple[int, NDArray[np.float64], NDArray[np.float64]] | None = None
         _FORKS.buffers.add(self)
@@ -152,16 +146,16 @@ class MultimodalReplayBuffer:
 
     def _begin(self, seed: np.random.SeedSequence) -> None:
         self._random = np.random.default_rng(seed)
-        self._loading = threading.Lock()
-        self._changed = threading.Condition()
-        self._busy = 0
+        self._loading, self._sampling = threading.Lock(), threading.Lock()
+
+    def _new_batches(self) -> ReplayBatches:
+        return ReplayBatches(self._budget, self._threads, self._engine_kind == "process")
 
     def _begin_in_child(self, numbers: tuple[int, ...]) -> None:
         """A fork copies the generator: each child samples with one of its own, or all would sample the same. Threads of
         the parent, and what they held, are not here."""
         self._begin(np.random.SeedSequence(self._seed.entropy, spawn_key=numbers))
-        if self._process is not None:
-            self._process = ReplayProcess(self._budget)
+        self._batches = self._new_batches()
 
     # Loading
 
@@ -178,7 +172,8 @@ class MultimodalReplayBuffer:
         """
         left = None if num_traj is None else settings.count_for("num_traj", num_traj)
         paths = paths_for(path)
-        with self._in_use(), self._loading:
+        with self._loading:
+            self._check_open()
             for number, each in enumerate(paths):
                 if number and (left == 0 or self.size == self.max_size):
                     self._leave(paths[number:], "num_traj" if left == 0 else "max_size")
@@ -208,7 +203,7 @@ class MultimodalReplayBuffer:
         try:
             self._check_alike(file)
             self._charge(file)
-            if self._process is None:
+            if self._engine_kind == "thread":
                 file.fill()
         except BaseException:
             file.close()
@@ -257,24 +252,26 @@ class MultimodalReplayBuffer:
         return batch
 
     def _sample(self, batch_size: int) -> tuple[Any, ...]:
-        with self._in_use():
-            loaded = self._loaded
-            if not loaded.size:
-                raise UsageError("the replay buffer is empty", hint="buffer.load_from_hdf5('data.hdf5') first")
-            size = settings.count_for("batch_size", batch_size)
+        size = settings.count_for("batch_size", batch_size)
+        with self._sampling:
+            loaded = self._something_loaded()
             layout = lay_out(self._shapes(loaded.files[0], size))
-            if self._process is not None:
-                numbers = partial(self._draw, loaded.size, size)
-                arrays = self._process.sample(loaded.files, numbers, size, self._shaping, layout, self._threads)
-            else:
-                # The memory first: a batch that does not fit takes none, and no samples of the seed's order either.
-                arrays = self._recycler.arrays(layout)
-                fill_batch(arrays, loaded.files, self._draw(loaded.size, size), self._workers())
-            return self._output.convert(arrays)
+            # The memory first: a batch that does not fit takes none, and no samples of the seed's order either.
+            draw = partial(self._draw, loaded.size, size)
+            return self._output.convert(self._batches.sample(loaded.files, draw, size, self._shaping, layout))
 
     def _draw(self, count: int, size: int) -> NDArray[np.int64]:
-        with self._changed:
-            return self._random.integers(0, count, size)
+        return self._random.integers(0, count, size)
+
+    def _something_loaded(self) -> _Loaded:
+        self._check_open()
+        if not self._loaded.size:
+            raise UsageError("the replay buffer is empty", hint="buffer.load_from_hdf5('data.hdf5') first")
+        return self._loaded
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("this replay buffer is closed")
 
     def _shapes(self, file: ReplayFile, size: int) -> dict[str, tuple[tuple[int, ...], str]]:
         """The arrays of a batch, in the order in which they are handed out."""
@@ -289,19 +286,6 @@ class MultimodalReplayBuffer:
             "reward": one,
             "not_done": one,
         }
-
-    def _workers(self) -> ThreadPool:
-        with self._changed:
-            if self._pool is None or self._pid != os.getpid():  # a child of a fork has none of its parent's threads
-                # The pool first: where Ctrl-C comes into its start, the parent's is not taken for this process's own.
-                self._pool, self._pid = ThreadPool(self._threads), os.getpid()
-            return self._pool
-
-    def __reduce__(self) -> NoReturn:
-        raise UsageError(
-            "a replay buffer holds threads and open files: it is neither copied nor pickled",
-            hint="make one in each process, or fork: a forked buffer goes on by itself",
-        )
 
     def add(self, *_: object, **__: object) -> NoReturn:
         """Refused: what is sampled lies in files."""
@@ -324,8 +308,7 @@ class MultimodalReplayBuffer:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was decided while files were loaded."""
-        if self._process is not None:
-            self._engine_notes += tuple(self._process.take_notes())
+        self._engine_notes += tuple(self._batches.take_notes())
         files = (note for file in self._loaded.files for note in file.notes)
         return (*files, *self._left_out, f"engine: {self._engine_kind}, {self._engine_reason}", *self._engine_notes)
 
@@ -340,17 +323,15 @@ class MultimodalReplayBuffer:
         return self._output.single(self._action_moments()[1])
 
     def _action_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        with self._in_use():
-            loaded = self._loaded
-            if not loaded.size:
-                raise UsageError("the replay buffer is empty", hint="buffer.load_from_hdf5('data.hdf5') first")
+        with self._sampling:
+            loaded = self._something_loaded()
             if self._moments is None or self._moments[0] != loaded.size:
                 self._moments = (loaded.size, *self._measured_moments(loaded.files))
             return self._moments[1:]
 
     def _measured_moments(self, files: Sequence[ReplayFile]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """With numbers that are read for it where the engine process has them."""
-        if self._process is None:
+        if self._engine_kind == "thread":
             return moments(files)
         with self._budget.reserve("numbers for the mean", sum(file.source.numbers.held_bytes for file in files)):
             try:
@@ -363,38 +344,17 @@ class MultimodalReplayBuffer:
 
     # The end
 
-    @contextmanager
-    def _in_use(self) -> Iterator[None]:
-        with self._changed:
-            if self._closed:
-                raise UsageError("this replay buffer is closed")
-            self._busy += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._busy -= 1
-                self._changed.notify_all()
-
     def close(self) -> None:
         """Close files, end threads, give memory back; waits for a `sample` under way. More than once is fine."""
-        with self._changed:
+        with self._loading, self._sampling:
             if self._closed:
                 return
             self._closed = True
-            own = self._pid == os.getpid()
-            if own:
-                self._changed.wait_for(lambda: not self._busy)
-        if self._pool is not None and own:
-            self._pool.close()
-        self._pool = None
-        if self._process is not None and own:
-            self._process.close()
-        for file in self._loaded.files:
-            file.close()
-        self._recycler.close()
-        for reservation in (*self._reserved, self._scratch):
-            reservation.release()
+            self._batches.close()
+            for file in self._loaded.files:
+                file.close()
+            for reservation in (*self._reserved, self._scratch):
+                reservation.release()
 
     def __enter__(self) -> MultimodalReplayBuffer:
         return self

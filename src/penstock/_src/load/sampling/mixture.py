@@ -51,11 +51,6 @@ class Mixture:
         """Positions of one epoch."""
         return self.length
 
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """The proportion of each source."""
-        return tuple(part / sum(self.parts) for part in self.parts)
-
     def at(self, epoch: int, positions: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """For each position (0…length-1) of an epoch the number of its source, and a sample of that source."""
         places = check_positions(positions, self.length).reshape(-1)
@@ -117,26 +112,6 @@ class Mixture:
             "seed": self.seed,
             "length": self.length,
         }
-
-    def passes(self) -> tuple[float, ...]:
-        """How often one epoch goes through each source."""
-        return tuple(share * self.length / order.count for share, order in zip(self.shares, self.orders, strict=True))
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __eq__(self, other: object) -> bool:
-        return self.describe() == other.describe() if isinstance(other, Mixture) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash((self.orders, self.parts, self.seed, self.length))
-
-    def __repr__(self) -> str:
-        shares = ", ".join(
-            f"{share:.3g} of {order.count:,} (×{times:.3g})"
-            for share, order, times in zip(self.shares, self.orders, self.passes(), strict=True)
-        )
-        return f"<Mixture of {len(self.orders)} sources, {self.length:,} positions: {shares}>"
 
 
 def seed_of(seed: int, number: int) -> int:

@@ -13,18 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from penstock._src.load.sampling.permutation import MOST, inverse, key_of, keys_of, permute
 from penstock.errors import UsageError
 
-__all__ = [
-    "Local",
-    "Order",
-    "Sequential",
-    "Shuffled",
-    "check_positions",
-    "inverse",
-    "key_of",
-    "permute",
-    "whole_number",
-]
-
 
 class Order(ABC):
     """Samples 0…count-1, each once per epoch, in an order that epoch and position alone decide."""

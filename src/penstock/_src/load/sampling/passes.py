@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from penstock._src.load import settings
-from penstock._src.load.sampling.order import whole_number
+from penstock._src.load.sampling.order import Order, whole_number
 from penstock._src.load.sampling.resume import STATE_VERSION, resumed
 from penstock._src.load.sampling.shard import Batches
 from penstock.errors import UsageError
 
 _BLOCK = 4096  # samples of the order computed at a time
+
+
+def samples_of(order: Order, batches: Batches, epoch: int, numbers: range) -> Iterator[tuple[int, list[int]]]:
+    """Number and samples of these batches; the order is computed for many of them at a time."""
+    step = max(1, _BLOCK // batches.batch_size)
+    for begin in range(0, len(numbers), step):
+        some = numbers[begin : begin + step]
+        positions = [batches.positions(number) for number in some]
+        samples = order.at(epoch, np.concatenate(positions)).tolist()
+        at = 0
+        for number, own in zip(some, positions, strict=True):
+            yield number, samples[at : at + len(own)]
+            at += len(own)
 
 
 class Passes:
@@ -66,21 +80,10 @@ class Passes:
 
     def _batched(self, epoch: int, start: int) -> Iterator[tuple[int, Any]]:
         """(position behind it, samples) of every batch; one by one, of those that are not empty."""
-        own_batches = self._batches
-        batches = Batches(
-            own_batches.total, own_batches.batch_size, own_batches.drop_last, own_batches.rank, own_batches.world, start
-        )
-        step = max(1, _BLOCK // own_batches.batch_size)
-        for begin in range(0, len(batches), step):
-            numbers = range(begin, min(begin + step, len(batches)))
-            positions = [batches.positions(number) for number in numbers]
-            samples = self._order.at(epoch, np.concatenate(positions)).tolist()
-            at = 0
-            for number, own in zip(numbers, positions, strict=True):
-                chosen = samples[at : at + len(own)]
-                at += len(own)
-                if chosen or self._is_batched:
-                    yield batches.span(number)[1], chosen if self._is_batched else chosen[0]
+        batches = replace(self._batches, start=start)
+        for number, samples in samples_of(self._order, batches, epoch, range(len(batches))):
+            if samples or self._is_batched:
+                yield batches.span(number)[1], samples if self._is_batched else samples[0]
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next pass at the beginning of this epoch; one that is under way no longer counts."""
@@ -97,7 +100,7 @@ class Passes:
         epoch, position = self.epoch, self._position
         if taken is not None:
             taken, (epoch, start) = whole_number("taken", taken), self._pass
-            left = Batches(self._batches.total, self._batches.batch_size, self._batches.drop_last, start=start)
+            left = replace(self._batches, start=start)
             if not 0 <= taken <= len(left):
                 raise UsageError(f"taken={taken:,}: a pass from position {start:,} has {len(left):,}")
             position = left.span(taken - 1)[1] if taken else start

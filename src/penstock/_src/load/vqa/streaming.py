@@ -12,10 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from penstock._src.load import settings
 from penstock._src.load.sampling.order import whole_number
+from penstock._src.load.sampling.passes import samples_of
 from penstock._src.load.sampling.resume import STATE_VERSION, resumed
 from penstock._src.load.vqa.samples import Sample, VQASamples, collate
 from penstock._src.load.vqa.shared_cells import SharedCells
@@ -34,7 +33,6 @@ else:
     except ImportError:  # it is iterated all the same
         _Iterable = object
 
-_BLOCK = 4096  # samples of the order computed at a time
 _REMEMBERED = 8  # passes whose workers may still be starting
 _NEXT, _EPOCH, _START = 0, 1, 2  # of the first row: whether the next pass is given, its epoch, its first position
 
@@ -83,26 +81,14 @@ class StreamingVQADataset(VQASamples, _Iterable):
         self._own_passes += 1
         epoch, start = self._epochs.begin(seed, self._own_passes)
         self._n_taken = 0
-        for rows in self._rows(epoch, start, worker, workers):
+        batches = replace(self._batches, start=start)
+        for _, rows in samples_of(self._order, batches, epoch, range(worker, len(batches), workers)):
             samples = [sample for row in rows if (sample := self._usable(row)) is not None]
             self._n_taken += 1
             if self._is_batched:
                 yield _batch(samples)
             else:
                 yield from samples
-
-    def _rows(self, epoch: int, start: int, worker: int, workers: int) -> Iterator[list[int]]:
-        """The rows of this worker's batches."""
-        batches = replace(self._batches, start=start)
-        step = workers * max(1, _BLOCK // batches.batch_size)
-        for first in range(worker, len(batches), step):
-            numbers = range(first, min(first + step, len(batches)), workers)
-            positions = [batches.positions(number) for number in numbers]
-            rows = self._order.at(epoch, np.concatenate(positions)).tolist()
-            at = 0
-            for own in positions:
-                yield rows[at : at + len(own)]
-                at += len(own)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next pass at the beginning of this epoch."""

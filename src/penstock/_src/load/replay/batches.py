@@ -1,11 +1,9 @@
-"""The engine process of a replay buffer: transitions are requested by number, batches come back in shared slots."""
+"""Batches of a replay buffer: transitions by number, filled into slots by threads or by an engine process."""
 
 from __future__ import annotations
 
 import gc
-import mmap
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,11 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._src.load.engine.recycle import batches_held
-from penstock._src.load.engine.slots import Lease, Slot, SlotLayout
+from penstock._src.load.engine.slots import SlotLayout, Slots, arrays_in
 from penstock._src.load.engine.source import Shaping
 from penstock._src.load.engine.thread_pool import ThreadPool
 from penstock._src.load.process.channel import Channel, ChannelClosed, ChannelMessage, Kind
+from penstock._src.load.process.child import EngineLoop
 from penstock._src.load.process.engine import ProcessEngine
 from penstock._src.load.process.packing import pack_error, unpack
 from penstock._src.load.process.row_marks import RowMarks, guard_source
@@ -28,9 +26,8 @@ from penstock._src.load.replay.file import ReplayFile, file_of, fill_batch
 from penstock._src.load.views.view import View
 from penstock._src.stores.store import Store
 from penstock._src.system.budget import Budget
+from penstock._src.system.units import format_bytes
 from penstock.errors import BudgetExceeded
-
-_PARENT_POLL_S = 1.0  # how often the engine checks that its parent lives
 
 
 @dataclass(frozen=True)
@@ -48,13 +45,12 @@ class FileSpec:
 class ReplaySpec:
     """What makes the batches of a replay buffer."""
 
-    engine: ClassVar[str] = "penstock._src.load.replay.process:ReplayEngine"
+    engine: ClassVar[str] = "penstock._src.load.replay.batches:ReplayEngine"
     files: tuple[FileSpec, ...]
     shaping: Shaping
     layout: SlotLayout
     """Of the largest batch: a smaller one takes the first rows of each array."""
     threads: int
-    encoded: frozenset[tuple[str, ...]] = frozenset()
 
 
 def spec_for(files: Sequence[ReplayFile], shaping: Shaping, layout: SlotLayout, threads: int) -> ReplaySpec:
@@ -66,11 +62,12 @@ def spec_for(files: Sequence[ReplayFile], shaping: Shaping, layout: SlotLayout, 
     return ReplaySpec(tuple(specs), shaping, layout, threads)
 
 
-class ReplayEngine:
+class ReplayEngine(EngineLoop):
     """The side of the engine process: one request after the other, each by all threads."""
 
     def __init__(self, spec: ReplaySpec, start: EngineStart, marks: RowMarks, channel: Channel) -> None:
-        self._layout, self._channel = spec.layout, channel
+        super().__init__(spec.threads, start, channel)
+        self._layout = spec.layout
         self._files = [
             file_of(each.store, each.columns, spec.shaping, each.tables_bytes, each.count) for each in spec.files
         ]
@@ -78,102 +75,90 @@ class ReplayEngine:
             file.source.views = dict(each.views)
             guard_source(file.source, number, marks, start.refused)
             file.fill()
-        self._careful, self._threads = start.careful, spec.threads
-        self._pool = ThreadPool(1 if start.careful else spec.threads)
-        self._slots: dict[int, Slot] = {}
-
-    def serve(self, is_orphaned: Any) -> None:
-        """Take requests until the training process closes its end, or is gone."""
-        while True:
-            message = self._channel.receive(_PARENT_POLL_S)
-            if message is not None:
-                self._take(message)
-            elif is_orphaned():
-                return
 
     def _take(self, message: ChannelMessage) -> None:
-        if message.kind == Kind.SLOT:
-            number, n_bytes = message.numbers[:2]
-            self._slots[number] = Slot(number, mmap.mmap(message.fd, n_bytes), n_bytes)
-            os.close(message.fd)
-        elif message.kind == Kind.CANCEL:
+        if message.kind == Kind.CANCEL:
             self._channel.send(Kind.CANCELLED, message.numbers[0])
         elif message.kind == Kind.MAKE:
             number, slot = message.numbers[:2]
+            samples = np.frombuffer(message.payload, np.int64)
             try:
-                self._fill(slot, np.frombuffer(message.payload, np.int64))
+                fill_batch(arrays_in(self._slots[slot], self._layout, len(samples)), self._files, samples, self.pool())
             except BaseException as error:
                 self._channel.send(Kind.ERROR, number, payload=pack_error(error))
             else:
                 self._channel.send(Kind.DONE, number)
 
-    def _fill(self, slot: int, samples: NDArray[np.int64]) -> None:
-        if self._careful:
-            self._careful -= 1
-        elif self._pool.count < self._threads:
-            self._pool = ThreadPool(self._threads)
-        lease = Lease(self._slots[slot], self._layout)
-        arrays = {name: array[: len(samples)] for name, array in lease.arrays.items()}
-        fill_batch(arrays, self._files, samples, self._pool)
 
+class ReplayBatches:
+    """The memory of a buffer's batches, which an engine process fills or threads of this process do; one at a time."""
 
-class ReplayProcess:
-    """The side of the training process; any thread may sample, one at a time."""
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
+    def __init__(self, budget: Budget, threads: int, is_process: bool) -> None:
+        self._budget, self._threads, self._is_process = budget, threads, is_process
         self._batches = budget.reserve("batches", 0)
-        self._lock = threading.Lock()
+        self._slots: Slots | None = None
         self._engine: ProcessEngine | None = None
-        self._key: tuple[int, int] = (0, 0)  # files and samples that the engine was started for
+        self._pool: ThreadPool | None = None
+        self._pid = os.getpid()
+        self._key: tuple[int, int] = (0, 0)  # files and samples that the slots and the engine were made for
 
     def sample(
         self, files: Sequence[ReplayFile], draw: Callable[[], NDArray[np.int64]], size: int, shaping: Shaping,
-        layout: SlotLayout, threads: int,
+        layout: SlotLayout,
     ) -> dict[str, NDArray[Any]]:  # fmt: skip
         """The arrays of a batch of `size` samples, which are drawn once there is memory for them."""
-        with self._lock:
-            n_files, largest = self._key
-            is_alive = self._engine is not None and self._engine.channel is not None
-            if not is_alive or n_files != len(files) or largest < size:
-                self._start(spec_for(files, shaping, layout, threads))
-                self._key = (len(files), size)
-            assert self._engine is not None
-            engine = self._engine
-            slot = self._free_slot(engine)
-            try:
-                self._request(engine, slot, draw())
-            except BaseException:
-                engine.cancel()  # it writes to the slot no more
-                engine.slots.give_back(slot)
-                raise
-            lease = engine.slots.lease(slot)
-            arrays = {name: array[:size] for name, array in lease.arrays.items()}
-            lease.drop()
-            return arrays
+        n_files, largest = self._key
+        is_dead = self._engine is not None and self._engine.channel is None
+        if is_dead or self._slots is None or largest < size or (self._is_process and n_files != len(files)):
+            self._start(files, shaping, layout)
+            self._key = (len(files), size)
+        assert self._slots is not None
+        try:
+            slot = self._free_slot(self._slots)
+        except BudgetExceeded:
+            if not len(self._slots):
+                self._end()  # made for a batch that memory does not hold; a smaller one may fit
+            raise
+        try:
+            if self._engine is not None:
+                self._request(self._engine, slot, draw())
+            else:
+                if self._pool is None:
+                    self._pool = ThreadPool(self._threads)
+                fill_batch(arrays_in(self._slots[slot], self._slots.layout, size), files, draw(), self._pool)
+        except BaseException:
+            if self._engine is not None:
+                self._engine.cancel()  # it writes to the slot no more
+            self._slots.give_back(slot)
+            raise
+        return self._slots.arrays(slot, size)
 
-    def _start(self, spec: ReplaySpec) -> None:
-        """Another engine: for more files, or larger batches. Batches of the one before stay whole."""
+    def _start(self, files: Sequence[ReplayFile], shaping: Shaping, layout: SlotLayout) -> None:
+        """Other slots: for more files, or larger batches. Batches of those before stay whole."""
         self._end()
-        self._engine = ProcessEngine(spec, SharedSlots(spec.layout, 0))
+        if self._is_process:
+            slots = SharedSlots(layout, 0)
+            self._slots, self._engine = slots, ProcessEngine(spec_for(files, shaping, layout, self._threads), slots)
+        else:
+            self._slots = Slots(layout, 0)
 
-    def _free_slot(self, engine: ProcessEngine) -> int:
-        slot = engine.slots.take_free()
+    def _free_slot(self, slots: Slots) -> int:
+        slot = slots.take_free()
         while slot is None:
-            n_bytes = engine.slots.layout.n_bytes
+            n_bytes = slots.layout.n_bytes
             try:
                 self._batches.resize(self._batches.n_bytes + n_bytes)
-                engine.add_slot()
+                slots.add() if self._engine is None else self._engine.add_slot()
             except BudgetExceeded as error:
                 gc.collect()  # a batch may be held by a cycle
-                if engine.slots.is_empty:
-                    raise batches_held(self._budget, n_bytes, error) from error
-            slot = engine.slots.take_free()
+                if slots.is_empty:
+                    raise _batches_held(self._budget, n_bytes, error) from error
+            slot = slots.take_free()
         return slot
 
     def _request(self, engine: ProcessEngine, slot: int, samples: NDArray[np.int64]) -> None:
         """Let the engine fill a slot; one that died is started again."""
-        number = engine.next_number()
+        number = next(engine.numbers)
         while True:
             try:
                 assert engine.channel is not None
@@ -199,12 +184,26 @@ class ReplayProcess:
         return {"kind": "process"} if self._engine is None else self._engine.describe()
 
     def _end(self) -> None:
-        engine, self._engine = self._engine, None
+        engine, self._engine, self._slots = self._engine, None, None
         if engine is not None:
             engine.close()
         self._batches.resize(0)
 
     def close(self) -> None:
-        """End the process; batches that are in use stay whole."""
-        with self._lock:
-            self._end()
+        """End the process and the threads; batches that are in use stay whole."""
+        self._end()
+        if self._pool is not None and self._pid == os.getpid():
+            self._pool.close()
+        self._pool = None
+
+
+def _batches_held(budget: Budget, n_bytes: int, error: BudgetExceeded) -> BudgetExceeded:
+    """The error where batches that the user's code keeps leave no memory for another one."""
+    held = format_bytes(budget.by_name().get("batches", 0))
+    return BudgetExceeded(
+        f"a batch takes {format_bytes(n_bytes)}, and batches that your code still holds take {held} of "
+        f"{format_bytes(budget.limit_bytes)}; {format_bytes(budget.free_bytes)} are free",
+        size=error.size,
+        limit=error.limit,
+        hint="drop or copy batches that you keep, take a smaller batch_size, or give a larger memory=…",
+    )

@@ -21,7 +21,7 @@ from penstock._src.load.views.view import View
 from penstock._src.stores.store import ImageArray, ImageSource, Scratch
 from penstock.errors import BudgetExceeded, ImageError, LimitExceeded, StoreError, UsageError
 from tests.load.image_store import ArraySource, ArrayStore
-from tests.load.view_rows import open_files, start
+from tests.load.view_rows import open_files, start, verified
 from tests.threads import earlier_threads, penstock_threads
 
 SIZE = (24, 32)
@@ -256,7 +256,7 @@ def test_a_killed_or_interrupted_build_goes_on(number: signal.Signals) -> None:
     views = build_view(store, "cam", SIZE, progress=lambda done, total: reported.append(done))
     try:
         assert 64 <= reported[0] < 2000 and len(store.log) == 2000 - reported[0]
-        assert views["cam"].verified(np.arange(2000)).all()
+        assert verified(views["cam"], np.arange(2000)).all()
         out_pixels = np.empty(views["cam"].spec.shape, np.uint8)
         for row in range(0, 2000, 37):
             assert views["cam"].get(row, out_pixels) and np.array_equal(out_pixels, _right(store, "cam", row))

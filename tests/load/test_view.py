@@ -11,7 +11,7 @@ import pytest
 
 from penstock._src.load.views.view import View
 from penstock.errors import LimitExceeded, StoreError, UsageError
-from tests.load.view_rows import assert_holds, fill, open_files, pickled, pixels_of, run, spec_of, start
+from tests.load.view_rows import assert_holds, fill, open_files, pickled, pixels_of, run, spec_of, start, verified
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -25,9 +25,10 @@ def test_what_is_put_is_what_comes_out(channels: int, size: tuple[int, int]) -> 
         assert_holds(view, range(0, 20, 2))
         slots = np.array([[0, 1], [-1, 18]])
         assert view.filled(slots).tolist() == [[True, False], [False, True]]
-        assert view.verified(slots).tolist() == [[True, False], [False, True]]
+        assert verified(view, slots).tolist() == [[True, False], [False, True]]
         assert view.n_filled == 10 and view.n_damaged == 0
-        taken = view.take(np.array([4, 0, 4]))
+        taken = np.empty((3, *view.spec.shape), np.uint8)
+        view.take(np.array([4, 0, 4]), taken)
         assert np.array_equal(taken, np.stack([pixels_of(view.spec, row) for row in (4, 0, 4)]))
 
 
@@ -49,7 +50,8 @@ def test_other_shapes_and_types_are_refused() -> None:
             with pytest.raises(UsageError, match="does not go into"):
                 view.get(0, wrong)
         turned = pixels_of(spec_of(size=(12, 8)), 0).transpose(0, 2, 1)
-        assert view.put(0, turned) and np.array_equal(view.take(np.array([0]))[0], turned)
+        out = np.empty(view.spec.shape, np.uint8)
+        assert view.put(0, turned) and view.get(0, out) and np.array_equal(out, turned)
 
 
 def test_a_view_takes_no_more_than_its_limit_and_pages_appear_as_rows_do() -> None:
@@ -220,7 +222,8 @@ def test_closing_leaves_no_descriptor() -> None:
     view.close()
     out = np.empty(view.spec.shape, np.uint8)
     slots = np.array([0])
-    for use in (lambda: view.take(slots), lambda: view.filled(slots), lambda: view.get(0, out), view.__reduce__):
+    uses = (lambda: view.take(slots, out[None]), lambda: view.filled(slots), lambda: view.get(0, out), view.__reduce__)
+    for use in uses:
         with pytest.raises(UsageError, match="closed"):
             use()
     assert "closed" in repr(view)

@@ -38,6 +38,12 @@ def assert_holds(view: View, rows: range) -> None:
         assert np.array_equal(out, pixels_of(view.spec, row)), f"row {row} is another"
 
 
+def verified(view: View, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each slot gives its row."""
+    out = np.empty(view.spec.shape, np.uint8)
+    return np.array([view.get(slot, out) for slot in slots.ravel().tolist()]).reshape(slots.shape)
+
+
 def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **more}
 

@@ -99,7 +99,7 @@ def _take_tasks(
         least = -(-_LEAST_COPIED // target[0].nbytes) if len(target) else 1
         for chosen in _chunks(np.arange(len(slots)), threads, max(least, 4 * _MOST_IMAGES_PER_TASK), least):
             part_of = slice(int(chosen[0]), int(chosen[-1]) + 1)
-            tasks.append(_CopyTask(job, view, slots[part_of], target[part_of]))
+            tasks.append(_CopyTask(job, view, slots[part_of], target[part_of], len(chosen)))
     return tasks
 
 
@@ -109,15 +109,18 @@ def _is_copied(view: View, column: ImageColumn) -> bool:
 
 
 class _CopyTask:
-    """A run of images of the batch, all in memory."""
+    """Images of the batch that are in memory: one behind the other, or each at its place."""
 
-    def __init__(self, job: BatchJob, view: Any, slots: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-        self.job, self.view, self.slots, self.out = job, view, slots, out
+    def __init__(
+        self, job: BatchJob, view: View, slots: NDArray[np.int64], out: NDArray[np.uint8], n_rows: int,
+        places: NDArray[np.int64] | None = None,
+    ) -> None:  # fmt: skip
+        self.job, self.view, self.slots, self.out, self.n_rows, self.places = job, view, slots, out, n_rows, places
 
     def __call__(self, worker: WorkerState) -> None:
         worker.clock.begin()
-        self.view.take(self.slots, self.out)
-        self.job.copied(worker.clock, len(self.slots))
+        self.view.take(self.slots, self.out, self.places)
+        self.job.copied(worker.clock, self.n_rows)
 
 
 def _image_tasks(
@@ -165,22 +168,7 @@ def _scatter_tasks(
         own = own[np.argsort(unique.dests[own])]
         for chosen in _chunks(own, threads, 4 * _MOST_IMAGES_PER_TASK):
             places = unique.dests[chosen] & PLACE_MASK
-            yield _ScatterTask(job, view, every_slot[chosen], places, target, int(is_first[chosen].sum()))
-
-
-class _ScatterTask:
-    """Images of the batch that are in memory, each with its place."""
-
-    def __init__(
-        self, job: BatchJob, view: Any, slots: NDArray[np.int64], places: NDArray[np.int64], out: NDArray[np.uint8],
-        n_rows: int,
-    ) -> None:  # fmt: skip
-        self.job, self.view, self.slots, self.places, self.out, self.n_rows = job, view, slots, places, out, n_rows
-
-    def __call__(self, worker: WorkerState) -> None:
-        worker.clock.begin()
-        self.view.take_into(self.slots, self.out, self.places)
-        self.job.copied(worker.clock, self.n_rows)
+            yield _CopyTask(job, view, every_slot[chosen], target, int(is_first[chosen].sum()), places)
 
 
 def _chunks(numbers: NDArray[np.int64], threads: int, most: int, least: int = 1) -> Iterator[NDArray[np.int64]]:

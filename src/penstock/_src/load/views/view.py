@@ -76,10 +76,6 @@ class View:
         everything = np.zeros(0, np.uint8) if self._map is None else np.frombuffer(self._map, np.uint8)
         self._flags = everything[HEADER_BYTES : HEADER_BYTES + layout.capacity]
         self._table = everything[layout.table_at : layout.rows_at]
-        self._pixels: NDArray[np.uint8] | None = None
-        if spec.encoding == "raw" and path is not None:
-            rows_end = layout.rows_at + layout.capacity * spec.row_bytes
-            self._pixels = everything[layout.rows_at : rows_end].reshape(layout.capacity, *spec.shape)
 
     # Making
 
@@ -222,7 +218,7 @@ class View:
 
     def filled(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each slot holds its row, by the table; False for -1. Of a view on disk, `get` may still find that a
-        row is damaged; `verified` looks now."""
+        row is damaged."""
         self._check_open()
         slots = np.asarray(slots, np.int64)
         if self._memory is not None:
@@ -230,19 +226,6 @@ class View:
         there: NDArray[np.bool_] = np.asarray((self._flags[slots] == 1) & (slots >= 0))
         if self.path is not None and not self._is_writable:
             there &= self._known[slots] != _BAD  # the mark of a damaged row cannot be taken back
-        return there
-
-    def verified(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """As `filled`, and the checksums hold. Each row on disk is looked at once per process."""
-        there = self.filled(slots)
-        if self.path is not None:
-            slots = np.asarray(slots, np.int64)
-            for index in np.flatnonzero(there & (self._known[slots] & _GOOD == 0)):
-                slot = int(slots.flat[index])
-                row = self._jpeg(slot) if self._pixels is None else self._pixels[slot].reshape(-1)
-                there.flat[index] = self._is_sound(slot, row)
-                if not there.flat[index]:
-                    self._unmark(slot)
         return there
 
     def get(self, slot: int, out: NDArray[np.uint8]) -> bool:
@@ -257,7 +240,7 @@ class View:
             return self._memory.get(slot, out)
         if self._flags[slot] != 1:
             return False
-        if self._pixels is None:
+        if self.spec.encoding == "jpeg":
             data = self._jpeg(slot)
             good = self._is_sound(slot, data) and data is not None and jpeg_rows.decode(self.spec, data, out)
         else:
@@ -266,24 +249,14 @@ class View:
             self._unmark(slot)
         return good
 
-    def take_into(self, slots: NDArray[np.int64], out: NDArray[np.uint8], at: NDArray[np.int64]) -> None:
-        """Rows of a view in memory that are `filled`, each to its place in `out`; the places are ascending."""
+    def take(
+        self, slots: NDArray[np.int64], out: NDArray[np.uint8], at: NDArray[np.int64] | None = None
+    ) -> None:
+        """Copies of rows of a raw view in memory that are `filled`, many in one call; `at`: each to its place in `out`,
+        ascending."""
         self._check_open()
         assert self._memory is not None
         self._memory.take(slots, out, at)
-
-    def take(self, slots: NDArray[np.int64], out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
-        """Copies of raw rows that are `filled` (on disk: `verified`), many in one call."""
-        self._check_open()
-        if out is None:
-            out = np.empty((len(slots), *self._shape), np.uint8)
-        if self._memory is not None:
-            self._memory.take(slots, out)
-        elif self._pixels is not None:
-            np.take(self._pixels, slots, axis=0, out=out, mode="clip")
-        else:
-            raise UsageError("the rows of a JPEG view are no array", hint="use get(slot, out)")
-        return out
 
     # Filling
 
@@ -335,7 +308,6 @@ class View:
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.close()
-        self._pixels = None
         self._flags = self._table = np.zeros(0, np.uint8)
         mapping, self._map = self._map, None
         if mapping is not None:
@@ -405,7 +377,7 @@ class View:
         """Whether the checksum of a row on disk is right; asked once per process."""
         if row is None or self.path is None or self._known[slot] & _GOOD:
             return row is not None
-        expected = int(self._entry(slot, PLACE)["sum"] if self._pixels is None else self._entry(slot, SUM))
+        expected = int(self._entry(slot, PLACE)["sum"] if self.spec.encoding == "jpeg" else self._entry(slot, SUM))
         if view_file.checksum(row, slot) != expected:
             return False
         self._known[slot] |= _GOOD

@@ -11,7 +11,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from penstock._src.conversion.shards import place, write
+from penstock._src.conversion.shards import write
+from penstock._src.conversion.shards.directory import DirectoryAttempt
+from penstock._src.conversion.shards.places import place_of
 from penstock._src.conversion.shards.ray_task import run_group
 
 MIB = 2**20
@@ -25,7 +27,7 @@ def die() -> NoReturn:
 
 def beside(tree: Mapping[str, Any], name: str) -> Path:
     """A file beside the output."""
-    return Path(tree["request"]["attempt"]).parents[2] / name
+    return Path(tree["request"]["out"]).parent / name
 
 
 def wait_for(path: Path) -> None:
@@ -46,7 +48,7 @@ def once(tree: Mapping[str, Any], name: str = "fault") -> bool:
 
 def killed_before_publishing(tree: Mapping[str, Any]) -> dict[str, Any]:
     if tree["request"]["group"][0] == 2 and once(tree):
-        place.publish = lambda *_: die()  # type: ignore[assignment]
+        DirectoryAttempt.publish = lambda *_: die()  # type: ignore[method-assign]
     return run_group(tree)
 
 
@@ -99,7 +101,8 @@ def always_dies(tree: Mapping[str, Any]) -> dict[str, Any]:
     def take(self: Any, number: int, found: Any, on_moved: Any) -> None:
         on_moved(number, 0)
         if number == BAD_INPUT:
-            while (place.read_progress(self.request.attempt) or {}).get("input") != number:
+            place = place_of(Path(self.request.out))
+            while (place.read_progress([self.request.attempt])[0] or {}).get("input") != number:
                 time.sleep(0.05)  # until it has said where it is
             die()
         real(self, number, found, on_moved)

@@ -37,6 +37,7 @@ class VideoFiles:
         self.key = feature.key
         self.info: dict[str, Any] | None = None
         self.group: int | None = None
+        self.first_file = 0  # of each group
         self.chunks = layout.ALL_CHUNKS
         self._path_of, self._names, self._fps = path_of, names, description.fps
         self._height, self._width = feature.shape[0], feature.shape[1]
@@ -304,7 +305,7 @@ class VideoFiles:
     def _next_position(self) -> FilePosition:
         if self.group is not None:
             if self._position is None or self._position.chunk != self.group:
-                return FilePosition(self.group, 0)
+                return FilePosition(self.group, self.first_file)
             return FilePosition(self.group, self._position.file + 1)
         if self._position is None or self._position.chunk < self.chunks.first:
             return FilePosition(self.chunks.first, 0)

@@ -45,11 +45,6 @@ def check_job(job: Job, *, is_shared: bool = False) -> None:
             "versions mixed",
             hint="convert to a local directory and copy that; output=v3.0 can be written to a bucket",
         )
-    if job.settings.files.group_mb and not is_shared:
-        raise UsageError(
-            f"files.group_mb has no meaning for {job.out}, where one machine writes: its videos follow each other",
-            hint="leave it out, or add --on ray or --shard",
-        )
 
 
 @contextlib.contextmanager
@@ -125,6 +120,11 @@ def _drop(place: BucketSet, run: Run) -> None:
 
 def _prepare(job: Job, place: BucketSet, mode: Mode, overwrite: bool) -> tuple[Run, Holds]:
     """Make the directory to build in, or find it."""
+    if job.settings.files.group_mb:
+        raise UsageError(
+            f"files.group_mb has no meaning for {job.out}, where one machine writes: its videos follow each other",
+            hint="leave it out, or add --on ray or --shard",
+        )
     appends = mode.startswith("append")
     run = _finish_published(place)
     current = place.current()

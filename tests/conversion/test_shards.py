@@ -270,21 +270,12 @@ def test_a_commit_that_was_killed_at_its_end_is_whole(
     out = tmp_path / "out"
     run_shard(sources, out, "0/1")
     with monkeypatch.context() as patch:
-        patch.setattr(DirectoryPlace, "remove_all", lambda _: (_ for _ in ()).throw(Killed()))
+        patch.setattr(DirectoryPlace, "remove_all", lambda *_: (_ for _ in ()).throw(Killed()))
         with pytest.raises(Killed):
             commit(out)
     assert leftovers(out) == [f"{out.name}.penstock-shards"]
     commit(out)
     assert contents(out) == contents(whole) and leftovers(out) == []
-
-
-def test_a_local_run_takes_what_others_finished(sources: list[Path], whole: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with pytest.raises(Interrupted):
-        penstock.convert(**local(sources, out), progress=StopAfter(10))
-    run_shard(sources, out, "0/1")
-    penstock.convert(**local(sources, out, resume=True))
-    assert contents(out) == contents(whole)
 
 
 # More inputs

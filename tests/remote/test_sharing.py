@@ -155,6 +155,15 @@ def test_a_task_that_was_killed_is_done_again(
     assert staged() == []
 
 
+def test_what_a_dead_task_left_on_the_disk_goes_with_the_next_one(server: RangeServer) -> None:
+    left = place().tasks_directory / "dead"
+    left.mkdir(parents=True)
+    (left / "lock").touch()
+    with place().attempt("w/000001.a") as first, place().attempt("w/000001.b") as second:
+        assert not left.exists() and first.root.parent.is_dir() and second.root.parent.is_dir()
+    assert staged() == []
+
+
 def request_of(plan: Any, number: int, **more: Any) -> GroupRequest:
     group = plan.groups[number]
     shift = place().shared(plan).group_shift

@@ -307,10 +307,6 @@ class Job:
         if self.share_out is not None:
             self.share_out(self)
             return
-        if self.writer is not None and self.inputs.videos_by_group:
-            from penstock._src.conversion.shards.take import take_published
-
-            take_published(self)
         todo = deque(number for number, entry in enumerate(self.inputs.entries) if not entry.is_finished)
         while todo:
             number = todo[0]

@@ -32,7 +32,7 @@ from penstock._src.conversion.bucket.run import Shared, directory_of
 from penstock._src.conversion.bucket.upload import UPLOAD_BYTES, Uploads, send
 from penstock._src.conversion.commit.journal import JOURNAL_PATH, Journal
 from penstock._src.conversion.report import REPORT_PATH, Report, read_report
-from penstock._src.conversion.shards.place import PLAN, Place, Published, result_name
+from penstock._src.conversion.shards.place import PLAN, Attempt, Place, Published, result_name
 from penstock._src.lerobot import layout
 from penstock._src.system.files import RemotePath
 from penstock._src.system.files.remote.requests import Pending, pool
@@ -47,7 +47,7 @@ _PIECE_BYTES = 8 << 20
 _ROWS_NAME = "rows.zip"
 
 
-class BucketAttempt:
+class BucketAttempt(Attempt):
     """A directory in the cache of this machine, from which finished files go to the bucket."""
 
     upload_bytes = UPLOAD_BYTES
@@ -243,7 +243,7 @@ class BucketPlace(Place):
                 try:
                     publish.check_base(self.set, shared.base, current)
                 except RemoteTaken:  # it will never be published
-                    self.remove_all()
+                    self.remove_all(plan)
                     raise
                 return None
             publish.complete(self.set)
@@ -256,12 +256,14 @@ class BucketPlace(Place):
             self.ask_to_stop(work)
             raise Interrupted(f"{self.where}: the conversion was committed or given up by another machine")
 
-    def remove_all(self) -> None:
-        names = list(self.set.list_files(SHARDS_DIR))
-        first = [name for name in names if name == self.full(PLAN)]
-        opened = [name for name in names if name.endswith("/open")]
-        for some in (first, opened, [name for name in names if name not in {*first, *opened}]):
-            self.set.delete(some)
+    def remove_all(self, plan: ShardPlan | None) -> None:
+        if plan is None:
+            return
+        (there,) = self.read([PLAN])
+        if there is not None and there["run"] == plan.run:  # else others share something new
+            self.remove(PLAN)
+        self.ask_to_stop(plan.work)
+        self.set.delete(self.set.list_files(self.full(plan.work)))
 
 
 def _work_and_group(attempt: str) -> tuple[str, int]:

@@ -37,7 +37,7 @@ def commit(out: str | Path, *, memory: str | int = "auto", progress: Progress | 
             first = "penstock convert SRC… OUT --shard 0/4 makes the first"
             raise DataSetError(f"{out}: no shard of a conversion is there", hint=first)
         report = _commit(place, plan, _job(out, plan, memory, progress or NoProgress()))
-    place.remove_all()
+    place.remove_all(plan)
     return report
 
 
@@ -51,7 +51,7 @@ def _commit(place: Place, plan: ShardPlan, job: Job) -> Report:
     try:
         return job.run(modes[0 if plan.is_append else 1], overwrite=plan.overwrite and not is_begun)
     except RemoteTaken:
-        place.remove_all()
+        place.remove_all(plan)
         raise
 
 

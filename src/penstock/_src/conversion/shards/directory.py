@@ -15,33 +15,24 @@ from typing import TYPE_CHECKING, Any
 from penstock._src.conversion.commit import output
 from penstock._src.conversion.commit.journal import Journal
 from penstock._src.conversion.report import Report, read_report
-from penstock._src.conversion.shards.place import Place, Published, result_name
+from penstock._src.conversion.shards.place import Attempt, Place, Published, result_name
 from penstock._src.lerobot import layout
 from penstock._src.lerobot.layout import SHARDS_SUFFIX
 from penstock._src.system.files import fsync_path, replacing, write_file
 from penstock.errors import DataSetCorrupt, OutputExists
 
 if TYPE_CHECKING:
-    from penstock._src.conversion.commit.writer import DataSetWriter
     from penstock._src.conversion.job import Job
     from penstock._src.conversion.shards.plan import ShardPlan
 
 _IS_THERE = (errno.EEXIST, errno.ENOTEMPTY)
 
 
-class DirectoryAttempt:
+class DirectoryAttempt(Attempt):
     """A directory, which gets the name of its group when it is whole."""
-
-    upload_bytes = 0
 
     def __init__(self, root: Path) -> None:
         self.root = root
-
-    def follow(self, writer: DataSetWriter) -> None:
-        pass
-
-    def check(self) -> None:
-        pass
 
     def publish(self, result: Mapping[str, Any], check_stop: Callable[[], None]) -> bool:
         target = self.root.with_name(self.root.name.partition(".")[0])
@@ -142,7 +133,7 @@ class DirectoryPlace(Place):
             return read_report(self._out)
         return None
 
-    def remove_all(self) -> None:
+    def remove_all(self, plan: ShardPlan | None) -> None:
         shutil.rmtree(self.root, ignore_errors=True)
 
 

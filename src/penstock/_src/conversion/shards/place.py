@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import DataSetError, RemoteError
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 PLAN = "plan.json"
 
 
-class Attempt(Protocol):
+class Attempt:
     """Where one task writes, on its own machine or where all of them see it."""
 
     root: Path
-    upload_bytes: int  # of memory that bringing files elsewhere takes
+    upload_bytes = 0  # of memory that bringing files elsewhere takes
 
     def follow(self, writer: DataSetWriter) -> None:
         """Take what a writer finishes."""
@@ -49,6 +49,7 @@ class Attempt(Protocol):
 
     def publish(self, result: Mapping[str, Any], check_stop: Callable[[], None]) -> bool:
         """Make it the result of its group; False where another one was first."""
+        raise NotImplementedError
 
 
 class Published(NamedTuple):
@@ -126,7 +127,7 @@ class Place(ABC):
         """
 
     @abstractmethod
-    def remove_all(self) -> None:
+    def remove_all(self, plan: ShardPlan | None) -> None:
         """Nothing is shared any more; tasks that still run stop."""
 
     @property

@@ -89,7 +89,7 @@ def agree(job: Job, place: Place, *, append: bool, overwrite: bool, command: str
                 f"{job.out}: shards of another call lie in {place.where}: {'; '.join(found)}",
                 hint="give the same inputs and settings again, or --overwrite, or commit what is there first",
             )
-        place.remove_all()
+        place.remove_all(plan)
     with place.check_output(job, append=append, overwrite=overwrite) as journal:
         made = _new_plan(job, journal, overwrite=overwrite, command=command, shards=shards)
     made = replace(made, run=place.new_run())

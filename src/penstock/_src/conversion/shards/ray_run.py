@@ -20,7 +20,7 @@ from penstock._src.conversion.shards.cluster import WORKER_BYTES, Node, connecte
 from penstock._src.conversion.shards.nodes import NodeTable
 from penstock._src.conversion.shards.place import Place, new_attempt
 from penstock._src.conversion.shards.places import place_of
-from penstock._src.conversion.shards.plan import agree, job_of, read_plan
+from penstock._src.conversion.shards.plan import ShardPlan, agree, job_of, read_plan
 from penstock._src.conversion.shards.ray_task import run_group
 from penstock._src.conversion.shards.take import is_begun, is_through, take_group, work_of
 from penstock._src.conversion.shards.write import GroupRequest
@@ -64,25 +64,26 @@ def on_ray(
         if given_bytes is not None:
             fitting(nodes, cpus, given_bytes + WORKER_BYTES)
         place = place_of(job.out)
-        begins_anew = "resume" not in mode
+        plan, begins_anew = None, "resume" not in mode
         if isinstance(job.out, RemotePath):
             if (whole := already_whole(job, mode)) is not None:
                 return whole
-            job = _planned(job, place, mode, overwrite)
-            begins_anew = False
+            plan, begins_anew = _plan(job, place, mode, overwrite), False
+            job = job_of(plan, job)
+            job.shared = place.shared(plan)
         run = _RayRun(ray, job, place, cpus, given_bytes, nodes)
         job.share_out = lambda _: run.run(begins_anew=begins_anew)
         try:
             report = job.run(mode, overwrite=overwrite)
         except RemoteTaken:
-            place.remove_all()
+            place.remove_all(plan)
             raise
-        place.remove_all()
+        place.remove_all(plan)
         return report
 
 
-def _planned(job: Job, place: Place, mode: Mode, overwrite: bool) -> Job:
-    """The job of the plan that is there, or of a new one: in a bucket, names of files are agreed on beforehand."""
+def _plan(job: Job, place: Place, mode: Mode, overwrite: bool) -> ShardPlan:
+    """The plan that is there, or a new one: in a bucket, names of files are agreed on beforehand."""
     plan = read_plan(place)
     if plan is not None and "resume" not in mode and not overwrite and place.committed(plan) is None:
         raise OutputExists(
@@ -90,11 +91,8 @@ def _planned(job: Job, place: Place, mode: Mode, overwrite: bool) -> Job:
             hint="--resume goes on with it, --overwrite starts again",
         )
     if plan is not None and overwrite:
-        place.remove_all()
-    plan = agree(job, place, append=mode.startswith("append"), overwrite=overwrite)
-    planned = job_of(plan, job)
-    planned.shared = place.shared(plan)
-    return planned
+        place.remove_all(plan)
+    return agree(job, place, append=mode.startswith("append"), overwrite=overwrite)
 
 
 @dataclass
@@ -177,7 +175,7 @@ class _RayRun:
             break
         self._work = work_of(job)
         if begins_anew:
-            self._place.remove_all()
+            self._place.remove_all(None)
         self._place.begin(self._work)
         published = self._place.published(self._work)
         self._order = deque(group for group in job.inputs.groups if not is_through(job, group))

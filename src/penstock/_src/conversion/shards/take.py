@@ -10,7 +10,6 @@ from penstock._src.conversion.commit.join import join
 from penstock._src.conversion.commit.journal import JOURNAL_PATH
 from penstock._src.conversion.commit.resume import batches
 from penstock._src.conversion.shards.place import Place, work_name
-from penstock._src.conversion.shards.places import place_of
 from penstock._src.conversion.shards.write import GroupResult
 from penstock.errors import DataSetError, carried_error
 
@@ -35,17 +34,6 @@ def is_begun(job: Job, group: Group) -> bool:
     """Whether a part of the group is in the data set."""
     entries = [job.inputs.entries[number] for number in group.inputs]
     return any(entry.episodes or entry.is_done for entry in entries)
-
-
-def take_published(job: Job) -> None:
-    """Take what other machines have finished, as far as it follows what the data set holds."""
-    work, place = work_of(job), place_of(job.out)
-    for group in job.inputs.groups:
-        if is_through(job, group):
-            continue
-        if not place.is_published(work, group.number):
-            return
-        take_group(job, place, group, work)
 
 
 def take_group(job: Job, place: Place, group: Group, work: str, following: Sequence[int] = ()) -> GroupResult:

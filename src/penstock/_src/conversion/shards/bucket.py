@@ -127,11 +127,8 @@ class BucketPlace(Place):
         self._out = out
         self.set = BucketSet(out)
         self.tasks_directory = directory_of(out).with_name(f"{directory_of(out).name}.tasks")
+        self.where = self.set.url_of(SHARDS_DIR)
         self._fetching: dict[int, Pending[Published]] = {}
-
-    @property
-    def where(self) -> str:
-        return self.set.url_of(SHARDS_DIR)
 
     def full(self, name: str) -> str:
         """A name as the data set has it."""
@@ -199,9 +196,6 @@ class BucketPlace(Place):
                 os.truncate(path, size_bytes)
         return Published(tree["result"], root, tree["videos"])
 
-    def taken(self, published: Published) -> None:
-        shutil.rmtree(published.root, ignore_errors=True)  # the objects stay until the data set is published
-
     @contextlib.contextmanager
     def check_output(self, job: Job, *, append: bool, overwrite: bool) -> Iterator[Journal | None]:
         staging.check_job(job, is_shared=True)
@@ -228,9 +222,6 @@ class BucketPlace(Place):
             self.put(f"{plan.work}/chunks.json", known)
         first = int(known["first"])
         return Shared(plan.work, base, plan.is_append, first, first + count - 1, plan.groups[0].number)
-
-    def is_begun(self) -> bool:
-        return False  # results stay until all is published
 
     def committed(self, plan: ShardPlan | None) -> Report | None:
         current = self.set.current()

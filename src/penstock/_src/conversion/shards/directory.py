@@ -57,10 +57,7 @@ class DirectoryPlace(Place):
     def __init__(self, out: Path) -> None:
         self._out = out
         self.root = shards_of(out)
-
-    @property
-    def where(self) -> str:
-        return str(self.root)
+        self.where = str(self.root)
 
     def read(self, names: Sequence[str]) -> list[dict[str, Any] | None]:
         return [_read_json(self.root / name) for name in names]
@@ -104,9 +101,6 @@ class DirectoryPlace(Place):
             raise DataSetCorrupt(f"{path}: is gone")
         return Published(tree["result"], path.parent)
 
-    def taken(self, published: Published) -> None:
-        shutil.rmtree(published.root, ignore_errors=True)  # what cannot be removed is in nobody's way
-
     @contextlib.contextmanager
     def check_output(self, job: Job, *, append: bool, overwrite: bool) -> Iterator[Journal | None]:
         if not append:
@@ -116,12 +110,6 @@ class DirectoryPlace(Place):
         if not output.is_ours(self._out):
             raise OutputExists(f"{self._out}: there is nothing to append to", hint="leave --append out to begin it")
         yield Journal.read(self._out)
-
-    def new_run(self) -> None:
-        return None
-
-    def shared(self, plan: ShardPlan) -> None:
-        return None
 
     def is_begun(self) -> bool:
         return output.partial_of(self._out).exists()

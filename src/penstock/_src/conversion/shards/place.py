@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import shutil
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +64,7 @@ class Published(NamedTuple):
 class Place(ABC):
     """The shared names of one output."""
 
+    where: str  # for people
     look_every_s: float  # how often machines look what others say
 
     # Small values
@@ -97,9 +99,9 @@ class Place(ABC):
     def fetch(self, work: str, group: int, following: Sequence[int] = ()) -> Published:
         """The result of a group; `following` are asked for next."""
 
-    @abstractmethod
     def taken(self, published: Published) -> None:
-        """It is in the data set."""
+        """It is in the data set: its copy on this machine goes."""
+        shutil.rmtree(published.root, ignore_errors=True)  # what cannot be removed is in nobody's way
 
     # The conversion
 
@@ -107,17 +109,17 @@ class Place(ABC):
     def check_output(self, job: Job, *, append: bool, overwrite: bool) -> AbstractContextManager[Journal | None]:
         """Refuse an output that must not be written, before a plan is made; the journal of what is appended to."""
 
-    @abstractmethod
     def new_run(self) -> Mapping[str, Any] | None:
         """What a new plan knows of the output."""
+        return None
 
-    @abstractmethod
     def shared(self, plan: ShardPlan) -> Shared | None:
         """What the files of a plan are called, where that is agreed on."""
+        return None
 
-    @abstractmethod
     def is_begun(self) -> bool:
         """Whether a commit that did not end has taken results away."""
+        return False
 
     @abstractmethod
     def committed(self, plan: ShardPlan | None) -> Report | None:
@@ -129,10 +131,6 @@ class Place(ABC):
     @abstractmethod
     def remove_all(self, plan: ShardPlan | None) -> None:
         """Nothing is shared any more; tasks that still run stop."""
-
-    @property
-    @abstractmethod
-    def where(self) -> str: ...
 
     def begin(self, work: str) -> None:
         """Let tasks run."""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock._src.conversion.commit.groups import Group, owners
 from penstock._src.conversion.report import MovedBytes
-from penstock._src.conversion.shards.place import Place, new_attempt
+from penstock._src.conversion.shards.place import new_attempt
 from penstock._src.conversion.shards.places import place_of
 from penstock._src.conversion.shards.plan import ShardPlan, agree, check_unchanged
-from penstock._src.conversion.shards.write import GroupRequest, GroupResult, Reporter, write_group
+from penstock._src.conversion.shards.write import GroupRequest, GroupResult, write_group
 from penstock._src.system import memory as process_memory
 from penstock._src.system import units
 from penstock.errors import PenstockError, UsageError
@@ -76,7 +76,7 @@ def convert_shard(job: Job, shard: str, *, append: bool, overwrite: bool, comman
         results = []
         for index, group in enumerate(groups):
             if group.number not in published:
-                results.append(_convert(job, place, plan, group, index))
+                results.append(_convert(job, plan, group, index))
             job.moved.done(index)
     trees = place.read_results(plan.work, [group.number for group in groups])
     every = [GroupResult.from_json(tree) for tree in trees if tree is not None]
@@ -97,7 +97,7 @@ def convert_shard(job: Job, shard: str, *, append: bool, overwrite: bool, comman
     )
 
 
-def _convert(job: Job, place: Place, plan: ShardPlan, group: Group, index: int) -> GroupResult:
+def _convert(job: Job, plan: ShardPlan, group: Group, index: int) -> GroupResult:
     request = GroupRequest(
         group=group,
         refs=plan.found(group),
@@ -114,15 +114,12 @@ def _convert(job: Job, place: Place, plan: ShardPlan, group: Group, index: int) 
     )
     before = [int(plan.source(number)["bytes"]) for number in group.inputs]
 
-    with Reporter(place, request) as reporter:
+    def moved(number: int, done_bytes: int) -> None:
+        job.moved(index, sum(before[: number - group.first]) + done_bytes)
 
-        def moved(number: int, done_bytes: int) -> None:
-            reporter.moved(number, done_bytes)
-            job.moved(index, sum(before[: number - group.first]) + done_bytes)
-
-        with _hinting(job):
-            check_unchanged(plan, group, job.settings)
-            result = write_group(request, job.stop, moved)
+    with _hinting(job):
+        check_unchanged(plan, group, job.settings)
+        result = write_group(request, job.stop, moved)
     for number, error in result.failed.items():
         path = plan.source(int(number))["path"]
         job.note(f"{path}: failed: {error['message']}")

@@ -71,6 +71,8 @@ def carried_error(answer: Mapping[str, str | None]) -> PenstockError:
     error: PenstockError = kind.__new__(kind, answer["message"])
     Exception.__init__(error, answer["message"])
     error.message, error.hint = str(answer["message"]), answer["hint"]
+    if isinstance(error, RemoteError):
+        error.url = ""
     return error
 
 

@@ -46,7 +46,7 @@ def make_recordings(directory: Path, frames: tuple[int, ...] = FRAMES) -> list[P
 
 
 def run_shard(
-    sources: list[Path], out: Path, shard: str, *, append: bool = False, overwrite: bool = False, **more: Any
+    sources: list[Path], out: Path | str, shard: str, *, append: bool = False, overwrite: bool = False, **more: Any
 ) -> ShardReport:
     """What `penstock convert … --shard` does."""
     values = {**SETTINGS, "files": FILES, **more}
@@ -66,7 +66,7 @@ def run_shard(
     return convert_shard(job, shard, append=append, overwrite=overwrite, command=command)
 
 
-def share_out(sources: list[Path], out: Path, shards: int = 2, **more: Any) -> Report:
+def share_out(sources: list[Path], out: Path | str, shards: int = 2, **more: Any) -> Report:
     """All shards, the last one first, and the commit."""
     for number in reversed(range(shards)):
         run_shard(sources, out, f"{number}/{shards}", **more)

@@ -51,7 +51,7 @@ def test_a_group_that_takes_long_is_named_once_in_the_report() -> None:
     notes: list[str] = []
     entries = [InputProgress(InputRef("recording", f"run_{number}.bag"), 1) for number in range(2)]
     job = SimpleNamespace(inputs=SimpleNamespace(entries=entries), note=notes.append)
-    run = ray_run._RayRun(SimpleNamespace(remote=lambda task: task), job, 1, None, [])  # type: ignore[arg-type]
+    run = ray_run._RayRun(SimpleNamespace(remote=lambda task: task), job, None, 1, None, [])  # type: ignore[arg-type]
     now_s = time.monotonic()
     usual = ray_run._Attempt(Group(0, 0, 1, 1), Path("a"), 1, "a", now_s - 100)
     slow = ray_run._Attempt(Group(1, 1, 2, 1), Path("b"), 1, "b", now_s - 400)

@@ -13,9 +13,10 @@ import pytest
 import penstock
 from penstock._src.cli import main
 from penstock._src.conversion.commit import output
-from penstock._src.conversion.shards import commit as commits
-from penstock._src.conversion.shards import place, take
+from penstock._src.conversion.shards import take
 from penstock._src.conversion.shards.commit import commit
+from penstock._src.conversion.shards.directory import DirectoryPlace, shards_of
+from penstock._src.conversion.shards.place import new_attempt
 from penstock._src.conversion.shards.plan import read_plan
 from penstock._src.conversion.shards.write import GroupRequest, write_group
 from penstock._src.conversion.stop import StopSignals
@@ -65,7 +66,7 @@ def test_rows_and_frames_are_those_of_a_run_without_groups(sources: list[Path], 
 def test_no_byte_of_a_video_is_copied(sources: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     run_shard(sources, out, "0/1")
-    written = {path.stat().st_ino for path in place.shards_of(out).rglob("*.mp4")}
+    written = {path.stat().st_ino for path in shards_of(out).rglob("*.mp4")}
     commit(out)
     assert {path.stat().st_ino for path in out.rglob("*.mp4")} == written
 
@@ -190,15 +191,16 @@ def test_the_first_whole_attempt_counts_and_a_late_one_changes_nothing(
 ) -> None:
     out = tmp_path / "out"
     run_shard(sources, out, "0/1")
-    plan = read_plan(out)
+    plan = read_plan(DirectoryPlace(out))
     assert plan is not None
-    work, group = plan.work(out), plan.groups[1]
+    work, group = shards_of(out) / plan.work, plan.groups[1]
     (work / "000002.killed" / "videos").mkdir(parents=True)  # what a killed attempt leaves
     request = GroupRequest(
         group,
         plan.found(group),
         plan.spec,
-        place.new_attempt(work, group.number),
+        str(out),
+        new_attempt(plan.work, group.number),
         2**30,
         1,
         False,
@@ -206,10 +208,10 @@ def test_the_first_whole_attempt_counts_and_a_late_one_changes_nothing(
         7,
         node="late",
     )
-    before = contents(place.result_of(work, 1))
+    before = contents(work / "000001")
     result = write_group(GroupRequest.from_json(request.to_json()), StopSignals(), lambda *_: None)
-    assert contents(place.result_of(work, 1)) == before and result.node != "late"
-    assert not request.attempt.exists()
+    assert contents(work / "000001") == before and result.node != "late"
+    assert not (shards_of(out) / request.attempt).exists()
     commit(out)
     assert contents(out) == contents(whole) and leftovers(out) == []
 
@@ -268,23 +270,12 @@ def test_a_commit_that_was_killed_at_its_end_is_whole(
     out = tmp_path / "out"
     run_shard(sources, out, "0/1")
     with monkeypatch.context() as patch:
-        patch.setattr(
-            commits.place, "discard", lambda path: (_ for _ in ()).throw(Killed()) if path.parent == tmp_path else None
-        )
+        patch.setattr(DirectoryPlace, "remove_all", lambda *_: (_ for _ in ()).throw(Killed()))
         with pytest.raises(Killed):
             commit(out)
     assert leftovers(out) == [f"{out.name}.penstock-shards"]
     commit(out)
     assert contents(out) == contents(whole) and leftovers(out) == []
-
-
-def test_a_local_run_takes_what_others_finished(sources: list[Path], whole: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with pytest.raises(Interrupted):
-        penstock.convert(**local(sources, out), progress=StopAfter(10))
-    run_shard(sources, out, "0/1")
-    penstock.convert(**local(sources, out, resume=True))
-    assert contents(out) == contents(whole)
 
 
 # More inputs
@@ -338,7 +329,7 @@ def test_shards_that_start_at_once_agree_on_one_plan(sources: list[Path], whole:
     command = [sys.executable, "-m", "penstock", *words]
     started = [subprocess.Popen([*command, "--shard", f"{number}/3"]) for number in range(3)]
     assert [process.wait(120) for process in started] == [0, 0, 0]
-    assert len(list(place.shards_of(out).glob("plan.json*"))) == 1
+    assert len(list(shards_of(out).glob("plan.json*"))) == 1
     commit(out)
     assert contents(out) == contents(whole)
 

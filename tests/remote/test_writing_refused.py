@@ -27,7 +27,6 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     [
         (URL, {"output": "v2.1"}, "output=v2.1 cannot be written"),
         (URL, {"files": {"group_mb": 8}}, "files.group_mb has no meaning"),
-        (URL, {"on": "ray"}, "--on ray cannot write to s3://b/sets/one"),
         ("s3://b", {}, "is a whole bucket"),
         ("https://127.0.0.1:1/sets/one", {}, "does not write to https://"),
         ("hf://datasets/a/b", {}, "does not write to hf://"),
@@ -41,10 +40,14 @@ def test_what_cannot_be_done_is_refused(
     assert objects() == {}
 
 
-def test_shards_of_a_bucket_are_refused(server: RangeServer, sources: list[Path], capsys: Any) -> None:
-    assert main(["convert", str(sources[0]), URL, "--shard", "0/2"]) == 2
-    assert main(["commit", URL]) == 2
-    assert "cannot write to s3://b/sets/one" in capsys.readouterr().err
+def test_shards_of_an_output_with_fixed_names_are_refused(
+    server: RangeServer, sources: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["convert", str(sources[0]), URL, "output=v2.1", "--shard", "0/2"]) == 2
+    assert "output=v2.1 cannot be written" in capsys.readouterr().err
+    assert main(["commit", URL]) == 1
+    assert "no shard of a conversion is there" in capsys.readouterr().err
+    assert objects() == {}
 
 
 def test_objects_of_others_are_left_alone(server: RangeServer, sources: list[Path], tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,31 @@ from typing import Any
 import pytest
 
 import penstock
+from tests.remote import behaviour
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NODE = {"num_cpus": 1, "memory": 2**30, "object_store_memory": 80 * 2**20}
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Any]:
+def bucket() -> Iterator[str | None]:
+    """A bucket of a real S3 server, where PENSTOCK_MOTO_SERVER names one; the nodes have its credentials, too."""
+    command = os.environ.get("PENSTOCK_MOTO_SERVER", "")
+    if not shutil.which(command):
+        yield None
+        return
+    with (
+        behaviour.started([command, "-H", "127.0.0.1", "-p", "PORT"], "/moto-api/") as url,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name, value in (("AWS_ENDPOINT_URL", url), ("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "s")):
+            patch.setenv(name, value)
+        urllib.request.urlopen(urllib.request.Request(f"{url}/fleet", method="PUT"), timeout=10).close()
+        yield "s3://fleet"
+
+
+@pytest.fixture(scope="session")
+def cluster(bucket: str | None) -> Iterator[Any]:
     """A head and a second node, one CPU and 1 GiB each; nothing of it looks beyond this machine."""
     pytest.importorskip("ray")
     source = str(Path(penstock.__file__).parents[1])

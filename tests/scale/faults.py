@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from penstock._src.conversion.shards import place, write
+from penstock._src.conversion.shards import write
+from penstock._src.conversion.shards.bucket import BucketAttempt
+from penstock._src.conversion.shards.directory import DirectoryAttempt
+from penstock._src.conversion.shards.places import place_of
 from penstock._src.conversion.shards.ray_task import run_group
 
 MIB = 2**20
@@ -24,8 +27,17 @@ def die() -> NoReturn:
 
 
 def beside(tree: Mapping[str, Any], name: str) -> Path:
-    """A file beside the output."""
-    return Path(tree["request"]["attempt"]).parents[2] / name
+    """A file beside the output, or where `beside_directory` says."""
+    return Path(tree.get("beside") or Path(tree["request"]["out"]).parent) / name
+
+
+def beside_directory(task: Callable[..., Any], directory: Path) -> Callable[..., Any]:
+    """The same, with its markers in a directory: beside a bucket no task can write."""
+
+    def with_directory(tree: Mapping[str, Any]) -> Any:
+        return task({**tree, "beside": str(directory)})
+
+    return with_directory
 
 
 def wait_for(path: Path) -> None:
@@ -46,7 +58,8 @@ def once(tree: Mapping[str, Any], name: str = "fault") -> bool:
 
 def killed_before_publishing(tree: Mapping[str, Any]) -> dict[str, Any]:
     if tree["request"]["group"][0] == 2 and once(tree):
-        place.publish = lambda *_: die()  # type: ignore[assignment]
+        kind = BucketAttempt if "beside" in tree else DirectoryAttempt
+        kind.publish = lambda *_: die()  # type: ignore[method-assign]
     return run_group(tree)
 
 
@@ -99,7 +112,8 @@ def always_dies(tree: Mapping[str, Any]) -> dict[str, Any]:
     def take(self: Any, number: int, found: Any, on_moved: Any) -> None:
         on_moved(number, 0)
         if number == BAD_INPUT:
-            while (place.read_progress(self.request.attempt) or {}).get("input") != number:
+            place = place_of(Path(self.request.out))
+            while (place.read_progress([self.request.attempt])[0] or {}).get("input") != number:
                 time.sleep(0.05)  # until it has said where it is
             die()
         real(self, number, found, on_moved)

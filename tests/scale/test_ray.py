@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock._src.conversion.shards import place
+from penstock._src.conversion.shards.directory import shards_of
 from penstock.errors import BudgetExceeded, PenstockError, RecordingError
 from tests.conversion.sharing import local, make_recordings
 from tests.faults.jobs import contents, leftovers
@@ -142,7 +142,7 @@ def test_a_driver_that_was_ended_is_resumed(
 ) -> None:
     out = tmp_path / "out"
     process = driver(local(sources, out))
-    shards = place.shards_of(out)
+    shards = shards_of(out)
     published = f"{'[0-9]' * 6}/result.json"
     end_s = time.monotonic() + 120
     while not any(shards.glob(f"*/{published}")):

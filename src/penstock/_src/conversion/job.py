@@ -53,6 +53,7 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
+    from penstock._src.conversion.bucket.run import Shared
     from penstock._src.lerobot.features import Feature
 
 _STAGES_KEPT = 400
@@ -103,10 +104,7 @@ def convert(
     if append:
         mode = "append or resume" if resume else "append"
     if on is not None:
-        from penstock._src.conversion.bucket.staging import refuse_sharing
         from penstock._src.conversion.shards.ray_run import on_ray
-
-        refuse_sharing(job.out, "--on ray")
 
         return on_ray(job, on, mode, overwrite=overwrite, memory=memory, jobs=jobs)
     return job.run(mode, overwrite=overwrite)
@@ -173,6 +171,7 @@ class Job:
     known_sources: list[dict[str, Any]] | None = None  # the inputs as a plan knows them: they are not read again
     building: output.OutputDirectory | None = None
     share_out: Callable[[Job], None] | None = None  # lets others write the inputs, instead of this machine alone
+    shared: Shared | None = None  # what those agree on, where the output is a bucket
     nodes: tuple[Mapping[str, Any], ...] = ()  # what each machine did, where several did something
     moved: MovedBytes = field(init=False)
 
@@ -180,7 +179,7 @@ class Job:
         began = time.perf_counter()
         from penstock._src.conversion.commit.resume import already_whole
 
-        if (whole := already_whole(self, mode)) is not None:
+        if self.shared is None and (whole := already_whole(self, mode)) is not None:
             return whole
         place = self._building(mode, overwrite=overwrite)
         with process_memory.arrow_from_system(), process_memory.PeakMeter() as meter, self.stop, place as building:
@@ -298,16 +297,15 @@ class Job:
         """Settle which inputs belong together; `batches` are the inputs of each call that gave some."""
         group_mb = self.settings.files.group_mb
         self.inputs.groups, self.inputs.videos_by_group = divide(batches, group_mb), bool(group_mb)
+        if self.building is not None and self.building.videos_by_group is not None:
+            self.inputs.videos_by_group = self.building.videos_by_group
+            self.inputs.group_shift = self.building.group_shift
 
     def _write_all(self) -> None:
         """Input after input in this process, or, where more cores help, several at once in others."""
         if self.share_out is not None:
             self.share_out(self)
             return
-        if self.writer is not None and self.inputs.videos_by_group:
-            from penstock._src.conversion.shards.take import take_published
-
-            take_published(self)
         todo = deque(number for number, entry in enumerate(self.inputs.entries) if not entry.is_finished)
         while todo:
             number = todo[0]

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from penstock._src.system.files.remote.client import ObjectInfo, client_of
 from penstock.errors import ConfigError, DataSetCorrupt, RemoteMissing, RemoteTaken, UsageError
 
 RUNS_DIR = f"{layout.OWN_DIR}/runs"
+SHARDS_DIR = f"{layout.OWN_DIR}/shards"
 FILES_NAME = "files.json"
 _SCHEMES = ("s3", "gs", "az")
 _CHUNKED = re.compile(r"(?:data|videos/.+)/chunk-(\d{3,9})/file-\d{3,9}\.(?:parquet|mp4)\Z")
@@ -125,8 +127,8 @@ class BucketSet:
         One that was copied to the bucket has no list of them: those are its files that no run took.
         """
         if version.number is None:
-            taken = set(runs_in(listing))
-            names = [name for name in listing if (chunk := chunk_of(name)) is not None and chunk not in taken]
+            runs = Runs(self, listing)
+            names = [name for name in listing if (chunk := chunk_of(name)) is not None and runs.of(chunk) is None]
             return FileList({name: (listing[name].size_bytes, listing[name].etag) for name in names})
         name = f"{version.metadata_dir}{FILES_NAME}"
         tree = self.read_json(name)
@@ -139,17 +141,46 @@ class BucketSet:
 
     # Runs
 
-    def take_chunk(self, number: int, run: Mapping[str, Any]) -> bool:
-        """Take the chunk for a run; False where another run has it."""
-        try:
-            self.client.put(self.key(run_name(number)), dump_json(run), if_absent=True)
-        except RemoteTaken:
-            there = self.read_json(run_name(number))
-            return there is not None and there.get("run") == run["run"]
-        return True
+    def take_chunks(self, run: Mapping[str, Any], asked: int | None = None, count: int = 1) -> int:
+        """Take chunks that follow each other for a run; the first of them, also where it took them before.
 
-    def run_of(self, chunk: int) -> dict[str, Any] | None:
-        return self.read_json(run_name(chunk))
+        `asked`: the one that it asked for then.
+        """
+        number = self._first_to_ask(run) if asked is None else asked
+        while True:
+            try:
+                taken = {**run, "last": number + count - 1}
+                self.client.put(self.key(run_name(number)), dump_json(taken), if_absent=True)
+                return number
+            except RemoteTaken:
+                there = self.run_of(number) or {}
+                if there.get("run") == run["run"]:
+                    return number
+                number = last_of(number, there) + 1
+
+    def _first_to_ask(self, run: Mapping[str, Any]) -> int:
+        """What a run took before it was killed, or other machines for it; else the first chunk behind all others."""
+        listing = self.list_files()
+        for number in sorted(runs_in(listing), reverse=True):
+            there = self.run_of(number) or {}
+            if there.get("run") == run["run"]:
+                return number
+            if there.get("base") != run["base"]:  # it and those before it began on an older version
+                break
+        return self.next_chunk(listing)
+
+    def next_chunk(self, listing: Iterable[str]) -> int:
+        """The first one behind all that were ever used or taken, as far as something of them is there."""
+        names = list(listing)
+        found = {chunk for name in names if (chunk := chunk_of(name)) is not None}
+        found |= {number for name in names if (number := version_of(name)) is not None}
+        if runs := runs_in(names):
+            found.add(last_of(max(runs), self.run_of(max(runs)) or {}))
+        return max(found, default=-1) + 1
+
+    def run_of(self, number: int) -> dict[str, Any] | None:
+        """The run that took chunks from this one on."""
+        return self.read_json(run_name(number))
 
     def writer_of(self, version: Version | None) -> str:
         """Who made a version, for people."""
@@ -157,6 +188,29 @@ class BucketSet:
         if run is None:
             return "somebody"
         return f"process {run.get('process')} on {run.get('host')}, which began {run.get('began')},"
+
+
+class Runs:
+    """Which run took a chunk, as far as runs are in a listing; each is read once."""
+
+    def __init__(self, place: BucketSet, listing: Iterable[str]) -> None:
+        self._place, self._numbers = place, sorted(runs_in(listing))
+        self._read: dict[int, dict[str, Any] | None] = {}
+
+    def of(self, chunk: int) -> dict[str, Any] | None:
+        before = bisect_right(self._numbers, chunk)
+        if not before:
+            return None
+        number = self._numbers[before - 1]
+        if number not in self._read:
+            self._read[number] = self._place.run_of(number)
+        run = self._read[number]
+        return run if run is not None and chunk <= last_of(number, run) else None
+
+
+def last_of(number: int, run: Mapping[str, Any]) -> int:
+    """The last chunk that a run took with this one."""
+    return int(run.get("last", number))
 
 
 def run_name(chunk: int) -> str:
@@ -172,14 +226,6 @@ def version_of(name: str) -> int | None:
     """The version that a file of metadata belongs to; None where that is none."""
     found = _VERSION.match(name)
     return None if found is None else int(found[1])
-
-
-def numbers_in(listing: Iterable[str]) -> set[int]:
-    """All numbers of chunks that were ever used, as far as something of them is there."""
-    names = list(listing)
-    found = {chunk for name in names if (chunk := chunk_of(name)) is not None}
-    versions = {number for name in names if (number := version_of(name)) is not None}
-    return found | versions | set(runs_in(names))
 
 
 def describe_run(run_id: str, base: str | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from penstock._src.conversion.bucket.place import (
     FILES_NAME,
     BucketSet,
     FileList,
+    Runs,
     Version,
     chunk_of,
     dump_json,
@@ -29,13 +30,13 @@ _OF_VERSION = (layout.INFO_PATH, FILES_NAME)  # have no copy under another name
 
 def publish(place: BucketSet, run: Run, uploads: Uploads, check_stop: Callable[[], None]) -> None:
     """Bring everything to the bucket, and make it the current version, where that is still the one it replaces."""
-    data, metadata = _names(run.root)
+    data, metadata = names_in(run.root)
     uploads.finish(data, check_stop)
     listing = place.list_files()
     uploads.check_there({name: info.size_bytes for name, info in listing.items()})
     files = FileList({name: (size_bytes, listing[name].etag) for name, size_bytes in uploads.done.items()})
     base = place.current()
-    check_base(place, run, base)
+    check_base(place, run.base, base)
     if run.appends and base is not None:
         files = FileList({**place.files_of(base, listing).files, **files.files}, base.number)
     check_stop()
@@ -60,13 +61,14 @@ def is_published(place: BucketSet, run: Run) -> bool:
     current = place.current()
     if not run.chunks or current is None or current.number is None:
         return False
-    files = place.files_of(current, {}).files
-    return current.number == run.number or any(chunk_of(name) in run.chunks for name in files)
+    files, before = place.files_of(current, {})
+    chunks = set(run.chunks)
+    return run.number in (current.number, before) or any(chunk_of(name) in chunks for name in files)
 
 
-def check_base(place: BucketSet, run: Run, current: Version | None) -> None:
-    """The version that a run replaces must still be the current one."""
-    if (None if current is None else current.etag) != run.base:
+def check_base(place: BucketSet, base: str | None, current: Version | None) -> None:
+    """The version that a run replaces, by its ETag, must still be the current one."""
+    if (None if current is None else current.etag) != base:
         raise lost(place, current)
 
 
@@ -86,12 +88,7 @@ def lost(place: BucketSet, current: Version | None) -> RemoteTaken:
     )
 
 
-def data_names(root: Path) -> list[str]:
-    """The files of a data set with rows and frames."""
-    return _names(root)[0]
-
-
-def _names(root: Path) -> tuple[list[str], list[str]]:
+def names_in(root: Path) -> tuple[list[str], list[str]]:
     """The files of a data set: those with rows and frames, and metadata."""
     data: list[str] = []
     metadata: list[str] = []
@@ -142,13 +139,11 @@ def _remove_old(place: BucketSet, version: Version, listing: Mapping[str, Object
     and said on which version it builds.
     """
     files, before = place.files_of(version, listing)
-    alive: dict[int, bool] = {}
+    runs = Runs(place, listing)
 
     def is_alive(chunk: int) -> bool:
-        if chunk not in alive:
-            run = place.run_of(chunk)
-            alive[chunk] = run is not None and run.get("base") == version.etag
-        return alive[chunk]
+        run = runs.of(chunk)
+        return run is not None and run.get("base") == version.etag
 
     def is_old(name: str) -> bool:
         if (chunk := chunk_of(name)) is not None:

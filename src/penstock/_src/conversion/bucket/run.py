@@ -8,7 +8,7 @@ import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from penstock._src.conversion.bucket.place import BucketSet, describe_run, numbers_in
+from penstock._src.conversion.bucket.place import BucketSet, describe_run
 from penstock._src.lerobot import layout
 from penstock._src.system.cache_directory import cache_directory
 
@@ -19,6 +19,23 @@ def directory_of(url: object) -> Path:
     """Where the conversion to a URL is built on this machine."""
     name = str(url).rstrip("/").rpartition("/")[2]
     return cache_directory() / "outputs" / f"{name}-{hashlib.sha256(str(url).encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the machines that write a run together agree on; whoever commits it is a run of its own for the rest."""
+
+    work: str  # where their results lie
+    base: str | None  # as that of the run
+    appends: bool
+    first: int  # of the chunks for its files: each group of inputs has its own for videos
+    last: int
+    first_group: int
+
+    @property
+    def group_shift(self) -> int:
+        """From the number of a group to its chunk."""
+        return self.first - self.first_group
 
 
 @dataclass(eq=False)
@@ -33,6 +50,7 @@ class Run:
     asked: int | None = None  # the chunk that it asked for last
     is_converted: bool = False  # all that is left is to bring files to the bucket
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    shared: Shared | None = None
 
     @property
     def root(self) -> Path:
@@ -55,32 +73,36 @@ class Run:
             tree = json.loads((directory / _RUN_NAME).read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return None
-        return Run(directory, **tree)
+        shared = tree.pop("shared", None)
+        return Run(directory, **tree, shared=None if shared is None else Shared(**shared))
 
     def save(self) -> None:
         tree = asdict(self)
         del tree["directory"]
         layout.write_text_durably(self.directory / _RUN_NAME, json.dumps(tree), fsync=True)
 
+    @property
+    def _order(self) -> list[int]:
+        """All of its chunks, in the order in which files are numbered in them."""
+        shared = [] if self.shared is None else range(self.shared.first, self.shared.last + 1)
+        return [*shared, *self.chunks]
+
     def numbering(self, place: BucketSet) -> layout.Chunks:
         """The chunks of this run; the first one, and each that is needed, is taken for it."""
         if not self.chunks:
             self._take(place)
-        return layout.Chunks(self.number, lambda chunk: self._after(place, chunk))
+        return layout.Chunks(self._order[0], lambda chunk: self._after(place, chunk))
 
     def _after(self, place: BucketSet, chunk: int) -> int:
-        if chunk == self.chunks[-1]:
+        if chunk == self._order[-1]:
             self._take(place)
-        return self.chunks[self.chunks.index(chunk) + 1]
+        return self._order[self._order.index(chunk) + 1]
 
     def _take(self, place: BucketSet) -> None:
         """Take a chunk behind all others. Killed in between, the same one is asked for again."""
         described = describe_run(self.run_id, self.base)
         if self.asked is None or self.asked in self.chunks:
-            self.asked = max(numbers_in(place.list_files()), default=-1) + 1
+            self.asked = place.next_chunk(place.list_files())
             self.save()
-        while not place.take_chunk(self.asked, described):
-            self.asked += 1
-            self.save()
-        self.chunks.append(self.asked)
+        self.chunks.append(place.take_chunks(described, self.asked))
         self.save()

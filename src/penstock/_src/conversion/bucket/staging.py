@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock._src.conversion.bucket import publish
-from penstock._src.conversion.bucket.place import BucketSet, Version, chunk_of, runs_in
-from penstock._src.conversion.bucket.run import Run, directory_of
+from penstock._src.conversion.bucket.place import RUNS_DIR, SHARDS_DIR, BucketSet, Version, chunk_of, runs_in
+from penstock._src.conversion.bucket.run import Run, Shared, directory_of
 from penstock._src.conversion.bucket.upload import UPLOAD_BYTES, Uploads
 from penstock._src.conversion.commit.join import committed
 from penstock._src.conversion.commit.journal import JOURNAL_PATH, OWN_DIR, Journal
@@ -32,39 +33,27 @@ if TYPE_CHECKING:
     from penstock._src.system.files.remote.client import ObjectInfo
 
 _BASE_NAME = "base"
+_NOT_METADATA = (f"{layout.VERSIONS_DIR}/", f"{RUNS_DIR}/", f"{SHARDS_DIR}/")
 
 
-def check_job(job: Job) -> None:
-    """Refuse what a conversion into a bucket cannot do."""
+def check_job(job: Job, *, is_shared: bool = False) -> None:
+    """Refuse what a conversion into a bucket cannot do; `is_shared`: by several machines."""
     name = job.settings.output
-    if not hasattr(sink_factory(name), "number_from"):
+    if not all(hasattr(sink_factory(name), each) for each in ("number_from", *(["begin_group"] if is_shared else []))):
         raise UsageError(
             f"output={name} cannot be written to {job.out}: its files have fixed names, so a reader could see two "
             "versions mixed",
             hint="convert to a local directory and copy that; output=v3.0 can be written to a bucket",
-        )
-    if job.settings.files.group_mb:
-        raise UsageError(
-            f"files.group_mb has no meaning for {job.out}: the chunks of a bucket belong to runs", hint="leave it out"
-        )
-
-
-def refuse_sharing(out: Path, option: str) -> None:
-    """Several machines cannot write to a bucket together."""
-    if isinstance(out, RemotePath):
-        raise UsageError(
-            f"{option} cannot write to {out}: the machines share a local file system",
-            hint=f"give {option} a directory that all of them see, or leave {option} out and use --jobs",
         )
 
 
 @contextlib.contextmanager
 def building(job: Job, out: RemotePath, mode: Mode, *, overwrite: bool) -> Iterator[OutputDirectory]:
     """Give a local directory to build in. When the block ends, and all is converted, it becomes a version of `out`."""
-    check_job(job)
+    check_job(job, is_shared=job.shared is not None)
     place = BucketSet(out)
     with _locked(out):
-        run, holds = _prepare(job, place, mode, overwrite)
+        run, holds = _prepare(job, place, mode, overwrite) if job.shared is None else _prepare_shared(place, job.shared)
         with Uploads(place, run.root, run.done_path) as uploads:
             work = OutputDirectory(
                 run.root,
@@ -74,6 +63,9 @@ def building(job: Job, out: RemotePath, mode: Mode, *, overwrite: bool) -> Itera
                 follow=lambda writer: uploads.follow(writer, lambda: job.stop.is_requested),
                 upload_bytes=UPLOAD_BYTES,
                 count_new=lambda: _new_episodes(run),
+                videos_by_group=run.shared is not None,
+                group_shift=0 if run.shared is None else run.shared.group_shift,
+                elsewhere=uploads.add_done,
             )
             job.stop.also_check = uploads.check
             try:
@@ -103,7 +95,7 @@ def _new_episodes(run: Run) -> int:
 
 def _publish(job: Job, place: BucketSet, run: Run, uploads: Uploads) -> None:
     """Make a converted data set the current version; whatever ends this, a later call goes on."""
-    names = [name for name in publish.data_names(run.root) if name not in uploads.done]
+    names = [name for name in publish.names_in(run.root)[0] if name not in uploads.done]
     if names:
         size = units.format_size(uploads.left_bytes(names))
         job.progress.note(f"bringing the last {len(names):,} files ({size}) to {place.url}")
@@ -128,18 +120,25 @@ def _drop(place: BucketSet, run: Run) -> None:
 
 def _prepare(job: Job, place: BucketSet, mode: Mode, overwrite: bool) -> tuple[Run, Holds]:
     """Make the directory to build in, or find it."""
+    if job.settings.files.group_mb:
+        raise UsageError(
+            f"files.group_mb has no meaning for {job.out}, where one machine writes: its videos follow each other",
+            hint="leave it out, or add --on ray or --shard",
+        )
     appends = mode.startswith("append")
     run = _finish_published(place)
     current = place.current()
     listing = place.list_files()
-    if appends and not is_ours(current, listing):
-        what = "does not exist" if current is None else "was not written by penstock"
-        raise OutputExists(
-            f"{place.url} {what}: there is nothing to append to", hint="leave --append out to start a new one"
-        )
-    if not appends:
+    if appends:
+        check_ours(place, current, listing)
+    else:
         check_free(place, current, listing, overwrite=overwrite or mode == "resume")
     if run is not None and _new_episodes(run) and not overwrite:
+        if run.shared is not None:
+            raise OutputExists(
+                f"{place.url}: a conversion by several machines did not end",
+                hint="`penstock commit` or --on ray --resume goes on with it, --overwrite starts again",
+            )
         _check_goes_on(place, run, mode, current)
         return run, "unfinished"
     if mode == "resume":
@@ -152,6 +151,26 @@ def _prepare(job: Job, place: BucketSet, mode: Mode, overwrite: bool) -> tuple[R
         run = None
     with writable(directory_of(place.url)):
         return _begin(place, current, listing, run or Run(directory_of(place.url), base, appends))
+
+
+def _prepare_shared(place: BucketSet, shared: Shared) -> tuple[Run, Holds]:
+    """The same for a conversion by several machines: what they share says whether it goes on."""
+    directory = directory_of(place.url)
+    run, current = Run.load(directory), place.current()
+    publish.check_base(place, shared.base, current)
+    if run is not None and run.shared is None and _new_episodes(run):
+        raise OutputExists(
+            f"{place.url}: a conversion by this machine alone, which did not end, lies in {directory}",
+            hint="the same command without --on ray or --shard continues it with --resume; or delete that directory",
+        )
+    if run is not None and run.shared == shared and _new_episodes(run):
+        return run, "unfinished"
+    if run is not None and run.shared != shared:
+        _drop(place, run)
+        run = None
+    with writable(directory):
+        run = run or Run(directory, shared.base, shared.appends, shared=shared)
+        return _begin(place, current, place.list_files(), run)
 
 
 def _finish_published(place: BucketSet) -> Run | None:
@@ -180,7 +199,7 @@ def _check_goes_on(place: BucketSet, run: Run, mode: Mode, current: Version | No
             else "--resume continues it, --overwrite starts again",
         )
     try:
-        publish.check_base(place, run, current)
+        publish.check_base(place, run.base, current)
     except RemoteTaken:
         _drop(place, run)
         raise
@@ -202,6 +221,15 @@ def _begin(place: BucketSet, current: Version | None, listing: Mapping[str, Obje
 def is_ours(current: Version | None, listing: Mapping[str, ObjectInfo]) -> bool:
     """Whether penstock wrote the data set."""
     return current is not None and (current.number is not None or REPORT_PATH in listing)
+
+
+def check_ours(place: BucketSet, current: Version | None, listing: Mapping[str, ObjectInfo]) -> None:
+    """Refuse to append to what penstock did not write."""
+    if not is_ours(current, listing):
+        what = "does not exist" if current is None else "was not written by penstock"
+        raise OutputExists(
+            f"{place.url} {what}: there is nothing to append to", hint="leave --append out to start a new one"
+        )
 
 
 def check_free(
@@ -250,7 +278,7 @@ def _copy_base(place: BucketSet, current: Version, run: Run) -> None:
     for name in names:
         own = Path(name).parent == Path(OWN_DIR)
         into = name if name == state else None if own or chunk_of(name) is not None else sink.name_in_copy(name)
-        if into is not None and not name.startswith((f"{layout.VERSIONS_DIR}/", f"{OWN_DIR}/runs/")):
+        if into is not None and not name.startswith(_NOT_METADATA):
             _fetch(place, begin + name, run.root / into)
     run.episodes_before = sum(1 for _ in journal.episodes())
     (run.root / OWN_DIR).mkdir(parents=True, exist_ok=True)
@@ -280,18 +308,24 @@ def already_whole(job: Job, out: RemotePath, mode: Mode, compare: Callable[[Jour
     place = BucketSet(out)
     with _locked(out):
         run = _finish_published(place)
+        if run is not None and run.shared is not None:
+            return None
         if run is not None and run.is_converted and run.appends == mode.startswith("append"):
             return _publish_rest(job, place, run, mode, compare)
         current = place.current()
         if run is not None or current is None or not is_ours(current, place.list_files()):
             return None
-        base = directory_of(out).with_name(f"{directory_of(out).name}.base")
-        try:
-            for name in (JOURNAL_PATH, REPORT_PATH):
-                _fetch(place, current.metadata_dir + name, base / name)
+        with metadata_of(place, current, JOURNAL_PATH, REPORT_PATH) as base:
             return read_report(base) if compare(Journal.read(base)) else None
-        finally:
-            shutil.rmtree(base, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def metadata_of(place: BucketSet, version: Version | None, *names: str) -> Iterator[Path]:
+    """A directory with these files of a version, as long as the block lasts."""
+    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
+        for name in names:
+            _fetch(place, ("" if version is None else version.metadata_dir) + name, Path(directory, name))
+        yield Path(directory)
 
 
 def _publish_rest(job: Job, place: BucketSet, run: Run, mode: Mode, compare: Callable[[Journal], bool]) -> Report:
@@ -308,4 +342,4 @@ def _publish_rest(job: Job, place: BucketSet, run: Run, mode: Mode, compare: Cal
     return report
 
 
-__all__ = ["already_whole", "building", "refuse_sharing"]
+__all__ = ["already_whole", "building"]

@@ -35,8 +35,11 @@ class Uploads:
     killed goes on with the others.
     """
 
-    def __init__(self, place: BucketSet, root: Path, done_path: Path) -> None:
-        self._place, self._root, self._done_path = place, root, done_path
+    def __init__(
+        self, place: BucketSet, root: Path, done_path: Path, claim: Callable[[str, Path], None] | None = None
+    ) -> None:
+        """`claim` is called with the name and the path of each file before it is sent."""
+        self._place, self._root, self._done_path, self._claim = place, root, done_path, claim
         self.done: dict[str, int] = dict(_read_lines(done_path))  # sizes by name
         self._waiting: deque[str] = deque()
         self._known = set(self.done)
@@ -75,6 +78,14 @@ class Uploads:
         while not self._wait(0):
             check_stop()
         self.check()
+
+    def add_done(self, sizes: Mapping[str, int]) -> None:
+        """These files are in the bucket: others brought them there."""
+        fresh = {name: size_bytes for name, size_bytes in sizes.items() if name not in self.done}
+        if fresh:
+            self._note(fresh)
+            self._known.update(fresh)
+            self.done.update(fresh)
 
     def left_bytes(self, names: Iterable[str]) -> int:
         return sum((self._root / name).stat().st_size for name in names if name not in self.done)
@@ -117,26 +128,19 @@ class Uploads:
                 self._changed.notify_all()
 
     def _upload(self, name: str) -> None:
-        path, client, key = self._root / name, self._place.client, self._place.key(name)
-        with layout.writing(path, "cannot be read"), path.open("rb") as file:
-            size_bytes = os.fstat(file.fileno()).st_size
-            if size_bytes <= _PIECE_BYTES:
-                client.put(key, file.read())
-            else:
-                with client.writer(key, buffer_bytes=_PIECE_BYTES, in_flight=_PIECES_IN_FLIGHT) as target:
-                    while (piece := file.read(_PIECE_BYTES)) and not self._ended:
-                        target.write(piece)
-                    if self._ended:  # the object must not appear
-                        raise InterruptedError
-        self._note(name, size_bytes)
+        path = self._root / name
+        if self._claim is not None:
+            self._claim(name, path)
+        size_bytes = send(self._place, name, path, lambda: self._ended)
+        self._note({name: size_bytes})
         hollow(path)
         self.done[name] = size_bytes
 
-    def _note(self, name: str, size_bytes: int) -> None:
+    def _note(self, sizes: Mapping[str, int]) -> None:
         with layout.writing(self._done_path, "cannot be written"):
             descriptor = os.open(self._done_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             try:
-                write_all(descriptor, json.dumps([name, size_bytes]).encode() + b"\n")
+                write_all(descriptor, b"".join(json.dumps(each).encode() + b"\n" for each in sizes.items()))
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
@@ -152,6 +156,22 @@ class Uploads:
                     url=url,
                     hint="nobody else may write below the output; --overwrite starts again",
                 )
+
+
+def send(place: BucketSet, name: str, path: Path, is_ended: Callable[[], bool]) -> int:
+    """Bring a file to the bucket under a name of the data set, in bounded memory; its size."""
+    client, key = place.client, place.key(name)
+    with layout.writing(path, "cannot be read"), path.open("rb") as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes <= _PIECE_BYTES:
+            client.put(key, file.read())
+            return size_bytes
+        with client.writer(key, buffer_bytes=_PIECE_BYTES, in_flight=_PIECES_IN_FLIGHT) as target:
+            while (piece := file.read(_PIECE_BYTES)) and not is_ended():
+                target.write(piece)
+            if is_ended():  # the object must not appear
+                raise InterruptedError
+    return size_bytes
 
 
 def _read_lines(path: Path) -> list[tuple[str, int]]:

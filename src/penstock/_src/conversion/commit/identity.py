@@ -13,7 +13,7 @@ from penstock._src.conversion.episodes.sidecar import read_sidecar
 from penstock._src.conversion.inputs.input import InputRef
 from penstock._src.conversion.settings import Settings, plain_settings
 from penstock._src.conversion.sink import DEFAULT_OUTPUT
-from penstock._src.system.files import open_source, walk
+from penstock._src.system.files import RemotePath, as_path, open_source, walk
 from penstock.errors import PenstockError, RecordingError, os_errors
 
 _LOOKED_AT_BYTES = 64 << 10  # at both ends of a file: enough to distinguish recordings
@@ -38,7 +38,7 @@ def sources(refs: Sequence[InputRef], settings: Settings) -> tuple[list[dict[str
             known.append(_source(each, settings))
         except PenstockError as error:  # its name is all there is to know
             failed[number] = error
-            known.append({"kind": each.kind, "path": os.path.abspath(each.path), "bytes": 0, "sum": "unreadable"})
+            known.append({"kind": each.kind, "path": _absolute(each.path), "bytes": 0, "sum": "unreadable"})
     return known, failed
 
 
@@ -48,8 +48,7 @@ def _source(ref: InputRef, settings: Settings) -> dict[str, Any]:
     for path in _files(ref.path):
         size, sum_ = _size_and_sum(path, sum_)
         size_bytes += size
-    path_now = os.path.abspath(ref.path)  # a resumed job may run in another directory
-    known = {"kind": ref.kind, "path": path_now, "bytes": size_bytes, "sum": f"{sum_:08x}"}
+    known = {"kind": ref.kind, "path": _absolute(ref.path), "bytes": size_bytes, "sum": f"{sum_:08x}"}
     if ref.is_recording:
         beside = read_sidecar(ref.path, settings.episodes.sidecar, 0)
         if beside.files:  # what they say of this recording: a table may get lines for others
@@ -106,8 +105,13 @@ def _written(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
 
 
+def _absolute(path: Path) -> str:
+    """A resumed job may run in another directory, a shard on another machine."""
+    return str(path) if isinstance(path, RemotePath) else os.path.abspath(path)
+
+
 def real(path: str | Path) -> str:
-    return os.path.realpath(path)
+    return str(path) if isinstance(as_path(path), RemotePath) else os.path.realpath(path)
 
 
 def _files(path: Path) -> Iterator[Path]:

@@ -15,7 +15,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -54,6 +54,9 @@ class OutputDirectory:
     follow: Callable[[DataSetWriter], None] = lambda writer: None  # takes what a writer has finished
     upload_bytes: int = 0  # of memory that this takes
     count_new: Callable[[], int] | None = None  # the episodes that were committed since it was begun
+    videos_by_group: bool | None = None  # whether videos begin anew with each group of inputs; None: as settings say
+    group_shift: int = 0  # from the number of a group to the chunk of its videos
+    elsewhere: Callable[[Mapping[str, int]], None] = lambda sizes: None  # takes files that others brought there
 
     def new_episodes(self, mode: Mode) -> int:
         """What would be lost with the directory."""

@@ -20,7 +20,7 @@ from penstock._src.conversion.settings import Settings, default_settings
 from penstock._src.conversion.sink import DEFAULT_OUTPUT
 from penstock._src.system import config
 from penstock._src.system.closing import on_error
-from penstock._src.system.files import RemotePath
+from penstock._src.system.files import RemotePath, as_path
 from penstock.errors import DataSetError, UsageError
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def _inputs(
 ) -> JobInputs:
     """What became of the inputs; those that are given have the names that this call gives them."""
     names = {identities.real(each.path): each.path for each in refs}
-    paths = [names.get(identities.real(each["path"]), Path(each["path"])) for each in sources]
+    paths = [names.get(identities.real(each["path"]), as_path(each["path"])) for each in sources]
     pairs = zip(sources, paths, strict=True)
     inputs = JobInputs(
         [InputProgress(InputRef(each["kind"], path), each["bytes"]) for each, path in pairs], first_new=first_new

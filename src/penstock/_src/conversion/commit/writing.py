@@ -61,6 +61,7 @@ class JobInputs:
     more_notes: int = 0
     groups: Sequence[Group] = ()
     videos_by_group: bool = False  # whether videos begin anew with each group
+    group_shift: int = 0  # from the number of a group to the chunk of its videos
     _alignments: dict[int, str] = field(default_factory=dict)  # as JSON: a tenth of the memory
     _alignments_with_loss: dict[int, str] = field(default_factory=dict)
 
@@ -68,10 +69,10 @@ class JobInputs:
         return self.entries[number - self.first]
 
     def video_group(self, number: int) -> int | None:
-        """The group to which the videos of an input belong, where they begin anew with each."""
+        """The chunk to which the videos of an input belong, where they begin anew with each group."""
         if not self.videos_by_group:
             return None
-        return self.groups[bisect_right(self.groups, number, key=attrgetter("first")) - 1].number
+        return self.groups[bisect_right(self.groups, number, key=attrgetter("first")) - 1].number + self.group_shift
 
     def add_episode(self, note: Mapping[str, Any]) -> tuple[str, ...]:
         """Take the note of a committed episode; what it says of its input, if that is through."""

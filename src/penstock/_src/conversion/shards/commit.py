@@ -6,48 +6,53 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock._src.conversion.bucket.staging import refuse_sharing
 from penstock._src.conversion.commit import output
 from penstock._src.conversion.commit.groups import Group, owners
 from penstock._src.conversion.commit.journal import JOURNAL_PATH, Journal
 from penstock._src.conversion.job import Job
-from penstock._src.conversion.report import NoProgress, Progress, Report, read_report
-from penstock._src.conversion.shards import place
+from penstock._src.conversion.report import NoProgress, Progress, Report
 from penstock._src.conversion.shards.nodes import NodeTable
+from penstock._src.conversion.shards.place import Place
+from penstock._src.conversion.shards.places import place_of
 from penstock._src.conversion.shards.plan import ShardPlan, job_of, read_plan
 from penstock._src.conversion.shards.take import is_through, take_group, work_of
 from penstock._src.system.budget import Budget
 from penstock._src.system.files import as_path
-from penstock.errors import DataSetError, RecordingError
+from penstock.errors import DataSetError, RecordingError, RemoteTaken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _NAMED = 6
+_AHEAD = 8  # results of groups that are on their way
 
 
 def commit(out: str | Path, *, memory: str | int = "auto", progress: Progress | None = None) -> Report:
     """Make one data set of what `--shard` calls have converted; refused, with what is missing, until all have."""
-    refuse_sharing(as_path(out), "penstock commit")
-    out = Path(out)
-    plan = read_plan(out)
-    if plan is None:
-        if output.is_ours(out):
-            return read_report(out)
-        raise DataSetError(
-            f"{out}: no shard of a conversion is there", hint="penstock convert SRC… OUT --shard 0/4 makes the first"
-        )
-    work = plan.work(out)
-    if _is_committed(out, work.name):
-        place.discard(place.shards_of(out))
-        return read_report(out)
-    if not output.partial_of(out).exists():  # else some of it is in the data set already
-        _refuse_missing(plan, work, plan.groups)
-    job = job_of(plan, _job(out, plan, memory, progress or NoProgress()))
-    job.share_out = partial(_take_all, plan)
-    report = job.run(_mode(out, plan), overwrite=plan.overwrite and not output.partial_of(out).exists())
-    place.discard(place.shards_of(out))
+    out = as_path(out)
+    place = place_of(out)
+    plan = read_plan(place)
+    if (report := place.committed(plan)) is None:
+        if plan is None:
+            first = "penstock convert SRC… OUT --shard 0/4 makes the first"
+            raise DataSetError(f"{out}: no shard of a conversion is there", hint=first)
+        report = _commit(place, plan, _job(out, plan, memory, progress or NoProgress()))
+    place.remove_all(plan)
     return report
+
+
+def _commit(place: Place, plan: ShardPlan, job: Job) -> Report:
+    is_begun = place.is_begun()
+    if not is_begun:  # else some of it is in the data set already
+        _refuse_missing(plan, place, plan.groups)
+    job = job_of(plan, job)
+    job.shared, job.share_out = place.shared(plan), partial(_take_all, plan, place)
+    modes: tuple[output.Mode, output.Mode] = ("append or resume", "resume") if is_begun else ("append", "new")
+    try:
+        return job.run(modes[0 if plan.is_append else 1], overwrite=plan.overwrite and not is_begun)
+    except RemoteTaken:
+        place.remove_all(plan)
+        raise
 
 
 def _job(out: Path, plan: ShardPlan, memory: str | int, progress: Progress) -> Job:
@@ -64,21 +69,9 @@ def _job(out: Path, plan: ShardPlan, memory: str | int, progress: Progress) -> J
     )
 
 
-def _mode(out: Path, plan: ShardPlan) -> output.Mode:
-    if output.partial_of(out).exists():
-        return "append or resume" if plan.is_append else "resume"
-    return "append" if plan.is_append else "new"
-
-
-def _is_committed(out: Path, work: str) -> bool:
-    """Whether a commit that was killed at its very end had come through."""
-    if not output.is_ours(out):
-        return False
-    return any(note.get("shards") == work for note in Journal.read(out).notes())
-
-
-def _refuse_missing(plan: ShardPlan, work: Path, groups: Sequence[Group]) -> None:
-    missing = [group for group in groups if not place.is_published(work, group.number)]
+def _refuse_missing(plan: ShardPlan, place: Place, groups: Sequence[Group]) -> None:
+    published = place.published(plan.work)
+    missing = [group for group in groups if group.number not in published]
     if not missing:
         return
     owner = owners(plan.groups, plan.shards)
@@ -94,30 +87,29 @@ def _refuse_missing(plan: ShardPlan, work: Path, groups: Sequence[Group]) -> Non
     )
 
 
-def _take_all(plan: ShardPlan, job: Job) -> None:
+def _take_all(plan: ShardPlan, place: Place, job: Job) -> None:
     """Called by the job once it knows what the data set holds already."""
-    work = plan.work(job.out)
     left = [group for group in job.inputs.groups if not is_through(job, group)]
-    if job.spec is not None and work_of(job) != work:
+    if job.spec is not None and work_of(job) != plan.work:
         raise DataSetError(
             f"{job.out} has changed since its shards were planned: they cannot be added to it",
-            hint=f"remove {place.shards_of(job.out)} and convert them again",
+            hint=f"remove {place.where} and convert them again",
         )
-    _refuse_missing(plan, work, left)
+    _refuse_missing(plan, place, left)
     if job.spec is None:
-        _begin(plan, job, work)
-    job.writing().writer.note({"shards": work.name})
-    nodes = NodeTable()
-    for group in left:
+        _begin(plan, place, job)
+    job.writing().writer.note({"shards": plan.work})
+    nodes, numbers = NodeTable(), [group.number for group in left]
+    for at, group in enumerate(left):
         job.stop.check()
-        nodes.add(take_group(job, group, work))
+        nodes.add(take_group(job, place, group, plan.work, numbers[at + 1 : at + 1 + _AHEAD]))
     job.nodes = nodes.rows()
 
 
-def _begin(plan: ShardPlan, job: Job, work: Path) -> None:
+def _begin(plan: ShardPlan, place: Place, job: Job) -> None:
     """Make the data set as the first group has it."""
     for group in plan.groups:
-        written = place.result_of(work, group.number)
+        written = place.fetch(plan.work, group.number).root
         if (written / JOURNAL_PATH).is_file():
             description = Journal.read(written).header.description
             job.begin_data_set(plan.spec, description.fps, description.features, description.robot_type)

@@ -1,157 +1,187 @@
-"""Where the results of tasks lie until they are part of the data set: one directory beside the output.
+"""What the machines of one conversion share until its results are part of the data set, by name.
 
-    OUT.penstock-shards/plan.json              of `--shard`: what is converted, for all shards (plan.py)
-    OUT.penstock-shards/<work>/000012.<uuid>   one attempt at group 12, which writes nowhere else
-    OUT.penstock-shards/<work>/000012.<uuid>.progress   how far it is
-    OUT.penstock-shards/<work>/000012          the attempt that was whole first: renamed in one step
-    OUT.penstock-shards/<work>/stop            asks all tasks to end
+    plan.json                      what is converted, for all machines (plan.py)
+    <work>/open                    tasks go on while it is there
+    <work>/000012.<uuid>           one attempt at group 12, which writes nowhere else
+    <work>/000012.<uuid>.progress  how far it is
+    <work>/000012/result.json      the attempt that was whole first, published in one step
 
+They lie in OUT.penstock-shards beside a directory (directory.py), and below penstock/shards in a bucket (bucket.py).
 <work> is made of the settings and the inputs: what an attempt of another call still writes is nobody's result.
-Everything that machines share passes through here, so another kind of storage is another module like this one.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
-import os
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock._src.lerobot import layout
-from penstock._src.lerobot.layout import SHARDS_SUFFIX
-from penstock._src.system.files import fsync_path, replacing, write_file
-from penstock.errors import DataSetCorrupt, DataSetError
+from penstock.errors import DataSetError, RemoteError
+
+if TYPE_CHECKING:
+    from penstock._src.conversion.bucket.run import Shared
+    from penstock._src.conversion.commit.journal import Journal
+    from penstock._src.conversion.commit.writer import DataSetWriter
+    from penstock._src.conversion.job import Job
+    from penstock._src.conversion.report import Report
+    from penstock._src.conversion.shards.plan import ShardPlan
 
 PLAN = "plan.json"
-_RESULT, _STOP = "result.json", "stop"
-_IS_THERE = (errno.EEXIST, errno.ENOTEMPTY)
 
 
-def shards_of(out: Path) -> Path:
-    """The directory that the tasks of an output share."""
-    real = Path(os.path.realpath(out))
-    return real.with_name(real.name + SHARDS_SUFFIX)
+class Attempt:
+    """Where one task writes, on its own machine or where all of them see it."""
+
+    root: Path
+    upload_bytes = 0  # of memory that bringing files elsewhere takes
+
+    def follow(self, writer: DataSetWriter) -> None:
+        """Take what a writer finishes."""
+
+    def check(self) -> None:
+        """Raise what went wrong meanwhile; RemoteTaken where another attempt wrote other bytes under our names."""
+
+    def publish(self, result: Mapping[str, Any], check_stop: Callable[[], None]) -> bool:
+        """Make it the result of its group; False where another one was first."""
+        raise NotImplementedError
 
 
-def work_of(out: Path, identity: Mapping[str, Any], batches: Sequence[Sequence[Mapping[str, Any]]], task: str) -> Path:
-    """Where the groups of one conversion lie: other settings or inputs have another place."""
-    known = {name: identity[name] for name in ("penstock", "settings", "strict")}
-    text = json.dumps({**known, "batches": [list(batch) for batch in batches], "task": task}, sort_keys=True)
-    return shards_of(out) / hashlib.sha256(text.encode()).hexdigest()[:16]
+class Published(NamedTuple):
+    """The result of a group."""
+
+    result: Mapping[str, Any]
+    root: Path  # the worker output, on this machine
+    elsewhere: Mapping[str, int] = {}  # videos that lie where the data set has them, with sizes; `root` has their names
 
 
-def new_attempt(work: Path, group: int) -> Path:
-    """A directory that no other attempt has; it is not made yet."""
-    return work / f"{group:06d}.{uuid.uuid4().hex}"
+class Place(ABC):
+    """The shared names of one output."""
 
+    where: str  # for people
+    look_every_s: float  # how often machines look what others say
 
-def result_of(work: Path, group: int) -> Path:
-    return work / f"{group:06d}"
+    # Small values
 
+    @abstractmethod
+    def read(self, names: Sequence[str]) -> list[dict[str, Any] | None]: ...
 
-def publish(attempt: Path, result: Mapping[str, Any]) -> bool:
-    """Make a whole attempt the result of its group; False where another one was first, and this one is removed."""
-    write_json(attempt / _RESULT, result)
-    fsync_path(attempt)
-    target = attempt.with_name(attempt.name.partition(".")[0])
-    with layout.writing(target, "cannot publish the group"):
-        try:
-            os.rename(attempt, target)
-        except OSError as error:
-            if error.errno not in _IS_THERE:
-                raise
-            discard(attempt)
-            return False
-        fsync_path(target.parent)
-    return True
+    @abstractmethod
+    def put(self, name: str, tree: Mapping[str, Any], *, once: bool = False) -> None:
+        """Write it, whole or not at all; `once`: of several writers the first wins."""
 
+    @abstractmethod
+    def has(self, name: str) -> bool: ...
 
-def is_published(work: Path, group: int) -> bool:
-    return (result_of(work, group) / _RESULT).is_file()
+    @abstractmethod
+    def remove(self, name: str) -> None: ...
 
+    # Groups
 
-def read_result(work: Path, group: int) -> dict[str, Any]:
-    return read_json(result_of(work, group) / _RESULT)
+    @abstractmethod
+    def attempt(self, name: str) -> AbstractContextManager[Attempt]:
+        """Begin an attempt; one that is not published is gone when the block ends."""
 
+    @abstractmethod
+    def discard(self, attempt: str) -> None:
+        """An attempt on another machine was lost: remove what is left of it."""
 
-def discard(directory: Path) -> None:
-    """Remove an attempt or a result; what cannot be removed is in nobody's way."""
-    shutil.rmtree(directory, ignore_errors=True)
+    @abstractmethod
+    def published(self, work: str) -> set[int]: ...
 
+    @abstractmethod
+    def fetch(self, work: str, group: int, following: Sequence[int] = ()) -> Published:
+        """The result of a group; `following` are asked for next."""
 
-def write_progress(attempt: Path, progress: Mapping[str, Any]) -> None:
-    """How far an attempt is; nothing depends on it."""
-    with contextlib.suppress(OSError, DataSetError):
-        write_json(_progress_of(attempt), progress, fsync=False)
+    def taken(self, published: Published) -> None:
+        """It is in the data set: its copy on this machine goes."""
+        shutil.rmtree(published.root, ignore_errors=True)  # what cannot be removed is in nobody's way
 
+    # The conversion
 
-def end_progress(attempt: Path) -> None:
-    with contextlib.suppress(OSError):
-        _progress_of(attempt).unlink()
+    @abstractmethod
+    def check_output(self, job: Job, *, append: bool, overwrite: bool) -> AbstractContextManager[Journal | None]:
+        """Refuse an output that must not be written, before a plan is made; the journal of what is appended to."""
 
-
-def _progress_of(attempt: Path) -> Path:
-    return attempt.with_name(f"{attempt.name}.progress")
-
-
-def read_progress(attempt: Path) -> dict[str, Any] | None:
-    """The last progress of an attempt; None where it wrote none, or is published or gone."""
-    try:
-        return dict(json.loads(_progress_of(attempt).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+    def new_run(self) -> Mapping[str, Any] | None:
+        """What a new plan knows of the output."""
         return None
 
+    def shared(self, plan: ShardPlan) -> Shared | None:
+        """What the files of a plan are called, where that is agreed on."""
+        return None
 
-def ask_to_stop(work: Path) -> None:
-    with layout.writing(work / _STOP, "cannot be written"):
-        work.mkdir(parents=True, exist_ok=True)
-        (work / _STOP).touch()
+    def is_begun(self) -> bool:
+        """Whether a commit that did not end has taken results away."""
+        return False
 
+    @abstractmethod
+    def committed(self, plan: ShardPlan | None) -> Report | None:
+        """The report of the data set if it holds what was planned; None for a plan asks for any that is ours.
 
-def is_asked_to_stop(work: Path) -> bool:
-    return (work / _STOP).exists()
+        RemoteTaken where another version came before the planned one.
+        """
 
+    @abstractmethod
+    def remove_all(self, plan: ShardPlan | None) -> None:
+        """Nothing is shared any more; tasks that still run stop."""
 
-def begin(work: Path) -> None:
-    """Make the place, and let tasks run that were asked to stop before."""
-    with layout.writing(work, "cannot make the directory"):
-        work.mkdir(parents=True, exist_ok=True)
-        (work / _STOP).unlink(missing_ok=True)
+    def begin(self, work: str) -> None:
+        """Let tasks run."""
+        self.put(f"{work}/open", {})
 
+    def ask_to_stop(self, work: str) -> None:
+        self.remove(f"{work}/open")
 
-def write_json(path: Path, tree: Mapping[str, Any], *, fsync: bool = True) -> None:
-    """A small file, whole or not at all."""
-    with layout.writing(path, "cannot be written"), replacing(path, fsync=False) as fresh:
-        write_file(fresh, [json.dumps(tree, allow_nan=False).encode()], fsync=fsync)
+    def is_asked_to_stop(self, work: str) -> bool:
+        return not self.has(f"{work}/open")
 
+    def is_published(self, work: str, group: int) -> bool:
+        return self.has(result_name(work, group))
 
-def write_json_once(path: Path, tree: Mapping[str, Any]) -> None:
-    """As `write_json`, unless the file is there already: of several writers the first wins."""
-    with layout.writing(path, "cannot be written"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    def read_results(self, work: str, groups: Sequence[int]) -> list[dict[str, Any] | None]:
+        found = self.read([result_name(work, group) for group in groups])
+        return [None if tree is None else dict(tree["result"]) for tree in found]
+
+    def write_progress(self, attempt: str, progress: Mapping[str, Any]) -> None:
+        """How far an attempt is; nothing depends on it."""
+        with contextlib.suppress(OSError, DataSetError, RemoteError):
+            self.put(f"{attempt}.progress", progress)
+
+    def end_progress(self, attempt: str) -> None:
+        with contextlib.suppress(OSError, DataSetError, RemoteError):
+            self.remove(f"{attempt}.progress")
+
+    def read_progress(self, attempts: Sequence[str]) -> list[dict[str, Any] | None]:
+        """What attempts wrote last; None where one wrote nothing, or is published or gone."""
         try:
-            write_file(fresh, [json.dumps(tree, allow_nan=False).encode()], fsync=True)
-            try:
-                os.link(fresh, path)
-            except FileExistsError:
-                return
-            except OSError:  # a file system without second names
-                if not path.exists():
-                    os.replace(fresh, path)
-            fsync_path(path.parent)
-        finally:
-            fresh.unlink(missing_ok=True)
+            return self.read([f"{attempt}.progress" for attempt in attempts])
+        except (OSError, DataSetError, RemoteError):
+            return [None] * len(attempts)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise DataSetCorrupt(f"{path}: cannot be read: {error}") from error
+def work_name(
+    identity: Mapping[str, Any],
+    batches: Sequence[Sequence[Mapping[str, Any]]],
+    task: str,
+    run: Mapping[str, Any] | None = None,
+) -> str:
+    """The name under which the groups of one conversion lie: other settings or inputs have another one."""
+    known = {name: identity[name] for name in ("penstock", "settings", "strict")}
+    tree = {**known, "batches": [list(batch) for batch in batches], "task": task, **({} if run is None else run)}
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def new_attempt(work: str, group: int) -> str:
+    """A name that no other attempt has."""
+    return f"{work}/{group:06d}.{uuid.uuid4().hex}"
+
+
+def result_name(work: str, group: int) -> str:
+    return f"{work}/{group:06d}/result.json"

@@ -10,19 +10,17 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock._src.conversion.commit import identity as identities
-from penstock._src.conversion.commit import output
 from penstock._src.conversion.commit.groups import Group, divide
 from penstock._src.conversion.commit.journal import Journal
 from penstock._src.conversion.commit.resume import batches, plan_append
 from penstock._src.conversion.inputs.input import DatasetSpec, InputRef, open_input
 from penstock._src.conversion.settings import Settings
-from penstock._src.conversion.shards import place
+from penstock._src.conversion.shards.place import PLAN, Place, work_name
 from penstock._src.system import config
-from penstock.errors import DataSetError, OutputExists, PenstockError
+from penstock.errors import DataSetError, PenstockError, RemoteTaken
 
 if TYPE_CHECKING:
     from penstock._src.conversion.job import Job
@@ -42,6 +40,7 @@ class ShardPlan:
     overwrite: bool
     command: str  # that of the call, without --shard
     shards: int  # how many the first call spoke of
+    run: Mapping[str, Any] | None = None  # what `Place.new_run` gave
 
     @cached_property
     def spec(self) -> DatasetSpec:
@@ -64,54 +63,64 @@ class ShardPlan:
         sources = map(self.source, group.inputs)
         return tuple(InputRef(each["kind"], each["path"]) for each in sources)
 
-    def work(self, out: Path) -> Path:
-        return place.work_of(out, self.identity, [*self.before, self.sources], self.spec.settings.task)
+    @cached_property
+    def work(self) -> str:
+        """The name of the place where its groups lie."""
+        return work_name(self.identity, [*self.before, self.sources], self.spec.settings.task, self.run)
 
     def call_settings(self) -> Settings:
         return config.build(Settings, self.settings)
 
 
-def read_plan(out: Path) -> ShardPlan | None:
-    path = place.shards_of(out) / place.PLAN
-    return ShardPlan(**place.read_json(path)) if path.is_file() else None
+def read_plan(place: Place) -> ShardPlan | None:
+    (tree,) = place.read([PLAN])
+    return None if tree is None else ShardPlan(**tree)
 
 
-def agree(job: Job, *, append: bool, overwrite: bool, command: str, shards: int) -> ShardPlan:
+def agree(job: Job, place: Place, *, append: bool, overwrite: bool, command: str = "", shards: int = 1) -> ShardPlan:
     """The plan that is there, if this call asks for the same; else a new one."""
-    path = place.shards_of(job.out) / place.PLAN
-    plan = read_plan(job.out)
+    plan = read_plan(place)
     if plan is not None:
         found = _differences(plan, job, append)
-        if not found:
+        if not found and _is_open(place, plan, overwrite):
             return plan
-        if not overwrite:
+        if found and not overwrite:
             raise DataSetError(
-                f"{job.out}: shards of another call lie in {path.parent}: {'; '.join(found)}",
+                f"{job.out}: shards of another call lie in {place.where}: {'; '.join(found)}",
                 hint="give the same inputs and settings again, or --overwrite, or commit what is there first",
             )
-        place.discard(path.parent)
-    made = _new_plan(job, append=append, overwrite=overwrite, command=command, shards=shards)
-    place.write_json_once(path, asdict(made))
-    agreed = read_plan(job.out) or made
+        place.remove_all(plan)
+    with place.check_output(job, append=append, overwrite=overwrite) as journal:
+        made = _new_plan(job, journal, overwrite=overwrite, command=command, shards=shards)
+    made = replace(made, run=place.new_run())
+    place.put(PLAN, asdict(made), once=True)
+    agreed = read_plan(place) or made
     if agreed.sources != made.sources or agreed.settings != made.settings:
         raise DataSetError(f"{job.out}: another call began to share out a conversion to it", hint="run this one again")
     return agreed
 
 
-def _new_plan(job: Job, *, append: bool, overwrite: bool, command: str, shards: int) -> ShardPlan:
+def _is_open(place: Place, plan: ShardPlan, overwrite: bool) -> bool:
+    """Whether a plan can still be committed."""
+    try:
+        return place.committed(plan) is None
+    except RemoteTaken:
+        if not overwrite:
+            raise
+        return False
+
+
+def _new_plan(job: Job, journal: Journal | None, *, overwrite: bool, command: str, shards: int) -> ShardPlan:
+    """`journal`: of the data set that is appended to."""
     plain = dict(identities.identity(job.settings, [], strict=job.strict))
     settings = dict(plain["settings"])
     before: list[Sequence[Mapping[str, Any]]] = []
     unreadable: dict[str, str] = {}
-    if append:
-        if not output.is_ours(job.out):
-            raise OutputExists(f"{job.out}: there is nothing to append to", hint="leave --append out to begin it")
-        journal = Journal.read(job.out)
+    if journal is not None:
         spec, sources = plan_append(job, journal)
         before, plain = batches(journal), dict(journal.identity)
         del plain["begun"]
     else:
-        output.check_free(job.out, overwrite=overwrite)
         sources, failed = identities.sources(job.input_refs, job.settings)
         for number, error in failed.items():
             if not job.keep_going:
@@ -119,8 +128,9 @@ def _new_plan(job: Job, *, append: bool, overwrite: bool, command: str, shards: 
             unreadable[str(number)] = error.message
         spec = _first(job, set(failed))
     identity = {name: plain[name] for name in ("penstock", "settings", "strict")}
+    is_append = journal is not None
     return ShardPlan(
-        identity, settings, spec.to_json(), sources, before, unreadable, append, overwrite, command, shards
+        identity, settings, spec.to_json(), sources, before, unreadable, is_append, overwrite, command, shards
     )
 
 

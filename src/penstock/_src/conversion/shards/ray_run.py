@@ -10,28 +10,38 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import __version__
 from penstock._src.conversion.commit.groups import Group
 from penstock._src.conversion.commit.output import Mode
-from penstock._src.conversion.shards import place
+from penstock._src.conversion.commit.resume import already_whole
 from penstock._src.conversion.shards.cluster import WORKER_BYTES, Node, connected, fitting, nodes_of, share_bytes
 from penstock._src.conversion.shards.nodes import NodeTable
+from penstock._src.conversion.shards.place import Place, new_attempt
+from penstock._src.conversion.shards.places import place_of
+from penstock._src.conversion.shards.plan import ShardPlan, agree, job_of, read_plan
 from penstock._src.conversion.shards.ray_task import run_group
 from penstock._src.conversion.shards.take import is_begun, is_through, take_group, work_of
 from penstock._src.conversion.shards.write import GroupRequest
 from penstock._src.system import units
 from penstock._src.system.budget import AUTO_MOST_BYTES
-from penstock.errors import Interrupted, PenstockError, RecordingError, UsageError, carried_error
+from penstock._src.system.files import RemotePath
+from penstock.errors import (
+    Interrupted,
+    OutputExists,
+    PenstockError,
+    RecordingError,
+    RemoteTaken,
+    UsageError,
+    carried_error,
+)
 
 if TYPE_CHECKING:
     from penstock._src.conversion.job import Job
     from penstock._src.conversion.report import Report
 
 _WAIT_S = 0.25
-_LOOK_EVERY_S = 1.0
 _SHOW_EVERY_S = 5.0
 _NODES_EVERY_S = 5.0
 _STOP_S = 20.0  # how long tasks may take to put their files in order
@@ -53,11 +63,36 @@ def on_ray(
         given_bytes = None if memory == "auto" else units.parse_bytes(memory)
         if given_bytes is not None:
             fitting(nodes, cpus, given_bytes + WORKER_BYTES)
-        run = _RayRun(ray, job, cpus, given_bytes, nodes)
-        job.share_out = lambda _: run.run(begins_anew="resume" not in mode)
-        report = job.run(mode, overwrite=overwrite)
-        place.discard(place.shards_of(job.out))
+        place = place_of(job.out)
+        plan, begins_anew = None, "resume" not in mode
+        if isinstance(job.out, RemotePath):
+            if (whole := already_whole(job, mode)) is not None:
+                return whole
+            plan, begins_anew = _plan(job, place, mode, overwrite), False
+            job = job_of(plan, job)
+            job.shared = place.shared(plan)
+        run = _RayRun(ray, job, place, cpus, given_bytes, nodes)
+        job.share_out = lambda _: run.run(begins_anew=begins_anew)
+        try:
+            report = job.run(mode, overwrite=overwrite)
+        except RemoteTaken:
+            place.remove_all(plan)
+            raise
+        place.remove_all(plan)
         return report
+
+
+def _plan(job: Job, place: Place, mode: Mode, overwrite: bool) -> ShardPlan:
+    """The plan that is there, or a new one: in a bucket, names of files are agreed on beforehand."""
+    plan = read_plan(place)
+    if plan is not None and "resume" not in mode and not overwrite and place.committed(plan) is None:
+        raise OutputExists(
+            f"{job.out}: a conversion by several machines did not end",
+            hint="--resume goes on with it, --overwrite starts again",
+        )
+    if plan is not None and overwrite:
+        place.remove_all(plan)
+    return agree(job, place, append=mode.startswith("append"), overwrite=overwrite)
 
 
 @dataclass
@@ -75,7 +110,7 @@ class _Attempt:
     """A task that was handed to Ray."""
 
     group: Group
-    path: Path
+    name: str
     budget_bytes: int
     node: str = ""
     began_s: float = 0.0  # when its first progress was seen
@@ -84,7 +119,8 @@ class _Attempt:
 class _RayRun:
     """The groups of a job that are left, on a cluster."""
 
-    def __init__(self, ray: Any, job: Job, cpus: int, given_bytes: int | None, nodes: list[Node]) -> None:
+    def __init__(self, ray: Any, job: Job, place: Place, cpus: int, given_bytes: int | None, nodes: list[Node]) -> None:
+        self._place = place
         self._ray, self._job, self._cpus, self._given_bytes, self._nodes = ray, job, cpus, given_bytes, nodes
         self._task = ray.remote(run_group)
         self._order: deque[Group] = deque()
@@ -97,7 +133,7 @@ class _RayRun:
         self._slow: set[int] = set()
         self._looked_s = self._shown_s = self._nodes_s = time.monotonic()
         self._budget_bytes = 0
-        self._work = Path()
+        self._work = ""
 
     def run(self, *, begins_anew: bool) -> None:
         """Convert and join all groups; what is joined or published stays whatever happens.
@@ -123,13 +159,14 @@ class _RayRun:
         """Plan the memory with the first input that is left, and settle which groups are to do."""
         job = self._job
         task_bytes = self._given_bytes or min(share_bytes(self._nodes, self._cpus), AUTO_MOST_BYTES) - WORKER_BYTES
-        options = job.open_options()._replace(budget_bytes=max(task_bytes, _LEAST_BUDGET_BYTES), threads=self._cpus)
+        budget_bytes = max(task_bytes - job.upload_bytes, _LEAST_BUDGET_BYTES)
+        options = job.open_options()._replace(budget_bytes=budget_bytes, threads=self._cpus)
         for number, entry in enumerate(job.inputs.entries):
             if entry.is_finished:
                 continue
             try:
                 with job.open_input(number, options) as source:
-                    peak_bytes = max(source.memory.peak_bytes, _LEAST_BUDGET_BYTES)
+                    peak_bytes = max(source.memory.peak_bytes, _LEAST_BUDGET_BYTES) + job.upload_bytes
             except PenstockError as error:
                 job.give_up(number, error)
                 continue
@@ -138,11 +175,12 @@ class _RayRun:
             break
         self._work = work_of(job)
         if begins_anew:
-            place.discard(self._work)
-        place.begin(self._work)
+            self._place.remove_all(None)
+        self._place.begin(self._work)
+        published = self._place.published(self._work)
         self._order = deque(group for group in job.inputs.groups if not is_through(job, group))
         for group in list(self._order):
-            if place.is_published(self._work, group.number):
+            if group.number in published:
                 self._done[group.number] = None
             elif is_begun(job, group):  # a part of it is in the data set, written by this machine: the rest follows
                 self._convert_here(group)
@@ -182,12 +220,13 @@ class _RayRun:
             raise RecordingError("no input could be converted")
         entries = [job.inputs.entries[number] for number in group.inputs]
         failed = {n: e.failed for n, e in zip(group.inputs, entries, strict=True) if e.failed is not None}
-        attempt = _Attempt(group, place.new_attempt(self._work, group.number), state.budget_bytes)
+        attempt = _Attempt(group, new_attempt(self._work, group.number), state.budget_bytes)
         request = GroupRequest(
             group=group,
             refs=tuple(entry.ref for entry in entries),
             spec=job.spec,
-            attempt=attempt.path,
+            out=str(job.out),
+            attempt=attempt.name,
             budget_bytes=state.budget_bytes,
             threads=self._cpus,
             strict=job.strict,
@@ -195,6 +234,7 @@ class _RayRun:
             inputs=len(job.inputs.entries),
             skip={**failed, **state.skip},
             more_memory_follows=self._larger(state) is not None,
+            group_shift=0 if job.shared is None else job.shared.group_shift,
         )
         options = self._task.options(
             num_cpus=self._cpus,
@@ -226,7 +266,7 @@ class _RayRun:
         error = carried_error(answer["error"])
         if answer.get("needs_memory"):
             self._grow(attempt, int(answer["input"]), error.message)
-        elif isinstance(error, UsageError):
+        elif isinstance(error, UsageError) or answer.get("of_output"):
             raise error
         else:
             self._done[attempt.group.number] = error
@@ -235,13 +275,12 @@ class _RayRun:
     def _lost(self, attempt: _Attempt, error: Exception) -> None:
         """The worker or the node of an attempt ended under it."""
         group = attempt.group
-        if place.is_published(self._work, group.number):
+        if self._place.is_published(self._work, group.number):
             self._done[group.number] = None
             return
-        progress = place.read_progress(attempt.path) or {}
+        progress = self._place.read_progress([attempt.name])[0] or {}
         number, node = int(progress.get("input", group.first)), str(progress.get("node", attempt.node))
-        place.discard(attempt.path)
-        place.end_progress(attempt.path)
+        self._forget(attempt)
         if isinstance(error, self._ray.exceptions.TaskCancelledError):
             return
         if node:
@@ -295,18 +334,18 @@ class _RayRun:
             error = self._done.pop(group.number)
             if error is not None:
                 self._job.give_up(group.first, error)
-            self._table.add(take_group(self._job, group, self._work))
+            self._table.add(take_group(self._job, self._place, group, self._work))
             self._states.pop(group.number, None)
 
     def _look(self) -> None:
         """What the attempts say: bytes for the bar, memory and rates for the lines of the nodes."""
         now_s = time.monotonic()
-        if now_s - self._looked_s < _LOOK_EVERY_S:
+        if now_s - self._looked_s < self._place.look_every_s:
             return
         self._looked_s = now_s
-        latest = {}
-        for attempt in self._running.values():
-            progress = place.read_progress(attempt.path)
+        latest, attempts = {}, list(self._running.values())
+        every = self._place.read_progress([attempt.name for attempt in attempts])
+        for attempt, progress in zip(attempts, every, strict=True):
             if progress is None:
                 continue
             latest[attempt.group.number] = progress
@@ -338,7 +377,7 @@ class _RayRun:
 
     def _stop(self) -> None:
         """Tell every task to put its files in order, wait for it, then end those that do not."""
-        place.ask_to_stop(self._work)
+        self._place.ask_to_stop(self._work)
         self._waiting.clear()
         end_s = time.monotonic() + _STOP_S
         while self._running and time.monotonic() < end_s:
@@ -349,6 +388,9 @@ class _RayRun:
     def _cancel(self) -> None:
         for reference, attempt in self._running.items():
             self._ray.cancel(reference, force=True)
-            place.discard(attempt.path)
-            place.end_progress(attempt.path)
+            self._forget(attempt)
         self._running.clear()
+
+    def _forget(self, attempt: _Attempt) -> None:
+        self._place.discard(attempt.name)
+        self._place.end_progress(attempt.name)

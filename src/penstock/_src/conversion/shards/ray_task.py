@@ -9,7 +9,16 @@ from functools import cache
 from typing import Any
 
 from penstock import __version__
-from penstock._src.conversion.shards.write import GroupRequest, Reporter, StopFile, error_to_json, write_group
+from penstock._src.conversion.shards.places import place_of
+from penstock._src.conversion.shards.write import (
+    GroupRequest,
+    Reporter,
+    SharedStop,
+    error_to_json,
+    is_of_output,
+    write_group,
+)
+from penstock._src.system.files import as_path
 from penstock._src.system.memory import give_back_large_blocks, rss_bytes
 from penstock.errors import BudgetExceeded, Interrupted, PenstockError
 
@@ -30,8 +39,9 @@ def run_group(tree: Mapping[str, Any]) -> dict[str, Any]:
     request = replace(GroupRequest.from_json(tree["request"]), node=_node())
     give_back_large_blocks()
     limit_bytes = request.budget_bytes + max(_LEAST_SLACK_BYTES, request.budget_bytes // 4)
-    stop, base_bytes = StopFile(request.attempt.parent), _base_bytes()
-    with Reporter(request, base_bytes=base_bytes, limit_bytes=limit_bytes) as reporter:
+    place, base_bytes = place_of(as_path(request.out)), _base_bytes()
+    stop = SharedStop(place, request.work)
+    with Reporter(place, request, base_bytes=base_bytes, limit_bytes=limit_bytes) as reporter:
         try:
             result = write_group(request, stop, reporter.moved, base_bytes=base_bytes)
         except Interrupted:
@@ -41,6 +51,7 @@ def run_group(tree: Mapping[str, Any]) -> dict[str, Any]:
                 "error": error_to_json(error),
                 "input": reporter.number,
                 "needs_memory": isinstance(error, BudgetExceeded),
+                "of_output": is_of_output(request, error),
                 "node": request.node,
             }
         except MemoryError as error:

@@ -8,12 +8,12 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock._src.conversion.bucket.staging import refuse_sharing
 from penstock._src.conversion.commit.groups import Group, owners
 from penstock._src.conversion.report import MovedBytes
-from penstock._src.conversion.shards import place
+from penstock._src.conversion.shards.place import new_attempt
+from penstock._src.conversion.shards.places import place_of
 from penstock._src.conversion.shards.plan import ShardPlan, agree, check_unchanged
-from penstock._src.conversion.shards.write import GroupRequest, GroupResult, Reporter, write_group
+from penstock._src.conversion.shards.write import GroupRequest, GroupResult, write_group
 from penstock._src.system import memory as process_memory
 from penstock._src.system import units
 from penstock.errors import PenstockError, UsageError
@@ -63,21 +63,23 @@ def parse_shard(text: str) -> tuple[int, int]:
 def convert_shard(job: Job, shard: str, *, append: bool, overwrite: bool, command: str) -> ShardReport:
     """Convert what this shard has to, and is not there yet."""
     number, of = parse_shard(shard)
-    refuse_sharing(job.out, "--shard")
+    place = place_of(job.out)
     began_s = time.perf_counter()
     with process_memory.arrow_from_system(), process_memory.PeakMeter() as meter, job.stop:
-        plan = agree(job, append=append, overwrite=overwrite, command=command, shards=of)
-        work, owner = plan.work(job.out), owners(plan.groups, of)
+        plan = agree(job, place, append=append, overwrite=overwrite, command=command, shards=of)
+        job.shared, owner = place.shared(plan), owners(plan.groups, of)
         groups = [group for group in plan.groups if owner[group.number] == number]
-        place.begin(work)
+        place.begin(plan.work)
+        published = place.published(plan.work)
         job.progress.plan([("shard", f"{shard}: {len(groups):,} of {len(plan.groups):,} groups of inputs")])
         job.moved = MovedBytes(job.progress, [group.size_bytes for group in groups])
         results = []
         for index, group in enumerate(groups):
-            if not place.is_published(work, group.number):
+            if group.number not in published:
                 results.append(_convert(job, plan, group, index))
             job.moved.done(index)
-    every = [GroupResult.from_json(place.read_result(work, group.number)) for group in groups]
+    trees = place.read_results(plan.work, [group.number for group in groups])
+    every = [GroupResult.from_json(tree) for tree in trees if tree is not None]
     failed = {plan.source(int(n))["path"]: str(error["message"]) for each in every for n, error in each.failed.items()}
     return ShardReport(
         shard=shard,
@@ -100,25 +102,24 @@ def _convert(job: Job, plan: ShardPlan, group: Group, index: int) -> GroupResult
         group=group,
         refs=plan.found(group),
         spec=plan.spec,
-        attempt=place.new_attempt(plan.work(job.out), group.number),
+        out=str(job.out),
+        attempt=new_attempt(plan.work, group.number),
         budget_bytes=job.budget.limit_bytes,
         threads=job.cores,
         strict=job.strict,
         keep_going=job.keep_going,
         inputs=len(plan.sources),
         skip={n: plan.unreadable[str(n)] for n in group.inputs if str(n) in plan.unreadable},
+        group_shift=0 if job.shared is None else job.shared.group_shift,
     )
     before = [int(plan.source(number)["bytes"]) for number in group.inputs]
 
-    with Reporter(request) as reporter:
+    def moved(number: int, done_bytes: int) -> None:
+        job.moved(index, sum(before[: number - group.first]) + done_bytes)
 
-        def moved(number: int, done_bytes: int) -> None:
-            reporter.moved(number, done_bytes)
-            job.moved(index, sum(before[: number - group.first]) + done_bytes)
-
-        with _hinting(job):
-            check_unchanged(plan, group, job.settings)
-            result = write_group(request, job.stop, moved)
+    with _hinting(job):
+        check_unchanged(plan, group, job.settings)
+        result = write_group(request, job.stop, moved)
     for number, error in result.failed.items():
         path = plan.source(int(number))["path"]
         job.note(f"{path}: failed: {error['message']}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock._src.conversion.commit.groups import Group
 from penstock._src.conversion.commit.join import join
 from penstock._src.conversion.commit.journal import JOURNAL_PATH
 from penstock._src.conversion.commit.resume import batches
-from penstock._src.conversion.shards import place
+from penstock._src.conversion.shards.place import Place, work_name
 from penstock._src.conversion.shards.write import GroupResult
 from penstock.errors import DataSetError, carried_error
 
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from penstock._src.conversion.job import Job
 
 
-def work_of(job: Job) -> Path:
+def work_of(job: Job) -> str:
     """Where the groups of a job lie that has begun its data set."""
+    if job.shared is not None:
+        return job.shared.work
     journal = job.writing().writer.journal
     task = job.settings.task if job.spec is None else job.spec.settings.task
-    return place.work_of(job.out, journal.identity, batches(journal), task)
+    return work_name(journal.identity, batches(journal), task)
 
 
 def is_through(job: Job, group: Group) -> bool:
@@ -34,23 +36,15 @@ def is_begun(job: Job, group: Group) -> bool:
     return any(entry.episodes or entry.is_done for entry in entries)
 
 
-def take_published(job: Job) -> None:
-    """Take what other machines have finished, as far as it follows what the data set holds."""
-    work = work_of(job)
-    if not work.is_dir():
-        return
-    for group in job.inputs.groups:
-        if is_through(job, group):
-            continue
-        if not place.is_published(work, group.number):
-            return
-        take_group(job, group, work)
+def take_group(job: Job, place: Place, group: Group, work: str, following: Sequence[int] = ()) -> GroupResult:
+    """Join the published result of a group; inputs that failed are given up as they would be on this machine.
 
-
-def take_group(job: Job, group: Group, work: Path) -> GroupResult:
-    """Join the published result of a group; inputs that failed are given up as they would be on this machine."""
-    result = GroupResult.from_json(place.read_result(work, group.number))
-    written, writer = place.result_of(work, group.number), job.writing().writer
+    `following` are the groups that are asked for next.
+    """
+    published = place.fetch(work, group.number, following)
+    result, written, writer = GroupResult.from_json(published.result), published.root, job.writing().writer
+    if job.building is not None:
+        job.building.elsewhere(published.elsewhere)
     if (written / JOURNAL_PATH).is_file():
         for number, noted in join(written, writer, job.inputs, group.first):
             job.note_outcome(number, noted)
@@ -68,5 +62,5 @@ def take_group(job: Job, group: Group, work: Path) -> GroupResult:
             )
         job.give_up(number, carried_error(failed))
     job.predicted_bytes = max(job.predicted_bytes, result.predicted_bytes)
-    place.discard(written)
+    place.taken(published)
     return result

@@ -6,30 +6,41 @@ reads; the group is done again in another one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from penstock._src.conversion.commit.groups import Group
 from penstock._src.conversion.commit.join import GROUP
 from penstock._src.conversion.commit.writer import DataSetWriter
 from penstock._src.conversion.commit.writing import InputProgress, JobInputs, SerialWriter
 from penstock._src.conversion.inputs.input import DatasetSpec, Input, InputRef, OpenOptions, open_input
-from penstock._src.conversion.shards import place
+from penstock._src.conversion.shards.place import Attempt, Place
+from penstock._src.conversion.shards.places import place_of
 from penstock._src.conversion.stop import StopSignals
+from penstock._src.lerobot.write.sink import LeRobotSink
 from penstock._src.system import memory as process_memory
 from penstock._src.system.budget import Budget
-from penstock.errors import BudgetExceeded, Interrupted, OutputFailed, PenstockError
+from penstock._src.system.files import as_path
+from penstock.errors import (
+    BudgetExceeded,
+    DataSetError,
+    Interrupted,
+    OutputFailed,
+    PenstockError,
+    RemoteError,
+    RemoteTaken,
+)
 
-_TELL_EVERY_S = 1.0
 _WATCH_EVERY_S = 0.2
-_LOOK_EVERY_S = 0.5
+_FILES_OF_ATTEMPT = 1000  # names between those of attempts that write other bytes
+_MOST_FILES = 9000
 OnMoved = Callable[[int, int], None]
 
 
@@ -40,7 +51,8 @@ class GroupRequest:
     group: Group
     refs: tuple[InputRef, ...]
     spec: DatasetSpec
-    attempt: Path
+    out: str
+    attempt: str
     budget_bytes: int
     threads: int
     strict: bool
@@ -49,11 +61,16 @@ class GroupRequest:
     skip: Mapping[int, str] = field(default_factory=dict)  # inputs that are left out, and why
     more_memory_follows: bool = False  # an input over the budget ends the attempt: the next one has more
     node: str = ""
+    group_shift: int = 0  # from the number of the group to the chunk of its videos
+
+    @property
+    def work(self) -> str:
+        return self.attempt.rpartition("/")[0]
 
     def to_json(self) -> dict[str, Any]:
         refs = [[each.kind, str(each.path)] for each in self.refs]
         skip = {str(number): reason for number, reason in self.skip.items()}
-        plain = {"refs": refs, "spec": self.spec.to_json(), "attempt": str(self.attempt), "skip": skip}
+        plain = {"refs": refs, "spec": self.spec.to_json(), "skip": skip}
         return {**vars(self), "group": list(self.group), **plain}
 
     @staticmethod
@@ -64,7 +81,6 @@ class GroupRequest:
                 "group": Group(*tree["group"]),
                 "refs": tuple(InputRef(kind, path) for kind, path in tree["refs"]),
                 "spec": DatasetSpec.from_json(tree["spec"]),
-                "attempt": Path(tree["attempt"]),
                 "skip": {int(number): reason for number, reason in tree["skip"].items()},
             }
         )
@@ -93,19 +109,19 @@ class GroupResult:
         return GroupResult(**tree)
 
 
-class StopFile(StopSignals):
-    """Hears a request to stop in the directory that the tasks share."""
+class SharedStop(StopSignals):
+    """Hears a request to stop in the place that the tasks share."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, place: Place, work: str) -> None:
         super().__init__()
-        self._work = work
+        self._place, self._work = place, work
         self._looked_s = 0.0
 
     def check(self) -> None:
         now_s = time.monotonic()
-        if now_s - self._looked_s >= _LOOK_EVERY_S:
+        if now_s - self._looked_s >= self._place.look_every_s / 2:
             self._looked_s = now_s
-            self.is_requested = self.is_requested or place.is_asked_to_stop(self._work)
+            self.is_requested = self.is_requested or self._place.is_asked_to_stop(self._work)
         super().check()
 
 
@@ -115,8 +131,11 @@ class Reporter:
     A process that holds more than `limit_bytes` beyond `base_bytes` is ended.
     """
 
-    def __init__(self, request: GroupRequest, *, base_bytes: int = 0, limit_bytes: int | None = None) -> None:
-        self._request, self._base_bytes, self._limit_bytes = request, base_bytes, limit_bytes
+    def __init__(
+        self, place: Place, request: GroupRequest, *, base_bytes: int = 0, limit_bytes: int | None = None
+    ) -> None:
+        self._place, self._request = place, request
+        self._base_bytes, self._limit_bytes = base_bytes, limit_bytes
         self._moved: dict[int, int] = {}
         self.number = request.group.first
         self._ended = threading.Event()
@@ -132,7 +151,7 @@ class Reporter:
 
     def tell(self, **more: Any) -> None:
         known = {"input": self.number, "moved": dict(self._moved), "bytes": self.held_bytes}
-        place.write_progress(self._request.attempt, {**known, "node": self._request.node, **more})
+        self._place.write_progress(self._request.attempt, {**known, "node": self._request.node, **more})
 
     def __enter__(self) -> Reporter:
         self.tell()
@@ -144,7 +163,7 @@ class Reporter:
     ) -> None:
         self._ended.set()
         self._thread.join()
-        place.end_progress(self._request.attempt)
+        self._place.end_progress(self._request.attempt)
 
     def _run(self) -> None:
         told_s = time.monotonic()
@@ -153,7 +172,7 @@ class Reporter:
                 # The other tasks of this machine have their own share: this process ends before it takes theirs.
                 self.tell(over_bytes=self.held_bytes)
                 os.kill(os.getpid(), signal.SIGKILL)
-            if time.monotonic() - told_s >= _TELL_EVERY_S:
+            if time.monotonic() - told_s >= self._place.look_every_s:
                 told_s = time.monotonic()
                 self.tell()
 
@@ -161,11 +180,13 @@ class Reporter:
 class _GroupWriter:
     """The worker output of a group, begun with its first input that can be opened."""
 
-    def __init__(self, request: GroupRequest, stop: StopSignals) -> None:
-        self.request, self.stop = request, stop
+    def __init__(self, request: GroupRequest, stop: StopSignals, attempt: Attempt, first_file: int) -> None:
+        self.request, self.stop, self._attempt, self._first_file = request, stop, attempt, first_file
+        self._budget_bytes = request.budget_bytes - attempt.upload_bytes
         entries = [InputProgress(found, 0) for found in request.refs]
         groups = (request.group,)
-        self.inputs = JobInputs(entries, first=request.group.first, groups=groups, videos_by_group=True)
+        first, shift = request.group.first, request.group_shift
+        self.inputs = JobInputs(entries, first=first, groups=groups, videos_by_group=True, group_shift=shift)
         self.writer: DataSetWriter | None = None
         self.predicted_bytes = 0
 
@@ -173,7 +194,7 @@ class _GroupWriter:
         request = self.request
         options = OpenOptions(
             request.spec.settings,
-            request.budget_bytes,
+            self._budget_bytes,
             request.threads,
             request.strict,
             check_stop=self.stop.check,
@@ -182,7 +203,7 @@ class _GroupWriter:
         )
         with open_input(found, options, request.spec) as source:
             self.predicted_bytes = max(self.predicted_bytes, source.memory.peak_bytes)
-            budget = Budget(request.budget_bytes)
+            budget = Budget(self._budget_bytes)
             writing = SerialWriter(
                 self._writer_for(source), self.inputs, budget, self.stop, on_moved=on_moved, on_rows=lambda text: None
             )
@@ -191,7 +212,7 @@ class _GroupWriter:
     def _writer_for(self, source: Input) -> DataSetWriter:
         if self.writer is None:
             self.writer = DataSetWriter(
-                self.request.attempt,
+                self._attempt.root,
                 fps=source.fps,
                 features=source.features,
                 robot_type=source.robot_type,
@@ -199,11 +220,14 @@ class _GroupWriter:
                 is_worker_output=True,
                 video_file_bytes=(self.request.spec.settings.files.video_mb or 200) * 2**20,
             )
+            for video in cast(LeRobotSink, self.writer.sink).videos.values():
+                video.first_file = self._first_file
+            self._attempt.follow(self.writer)
         return self.writer
 
     def finish(self) -> None:
         if self.writer is None:  # no input could be opened: the result says why
-            self.request.attempt.mkdir(parents=True)
+            self._attempt.root.mkdir(parents=True)
         else:
             self.writer.finish_files()
 
@@ -217,9 +241,27 @@ def write_group(request: GroupRequest, stop: StopSignals, on_moved: OnMoved, *, 
 
     `base_bytes` of the process are not penstock's.
     """
+    place = place_of(as_path(request.out))
+    for first_file in range(0, _MOST_FILES, _FILES_OF_ATTEMPT):
+        with contextlib.suppress(RemoteTaken), place.attempt(request.attempt) as attempt:
+            return _write_group(request, place, attempt, stop, on_moved, base_bytes, first_file)
+    raise DataSetError(f"{place.where}: group {request.group.number:,} has other bytes at each attempt")
+
+
+def _write_group(
+    request: GroupRequest,
+    place: Place,
+    attempt: Attempt,
+    stop: StopSignals,
+    on_moved: OnMoved,
+    base_bytes: int,
+    first_file: int,
+) -> GroupResult:
     began_s = time.perf_counter()
-    made, failed = _GroupWriter(request, stop), {}
-    with process_memory.PeakMeter() as meter:
+    made, failed = _GroupWriter(request, stop, attempt, first_file), {}
+    stop.also_check = attempt.check
+    with process_memory.PeakMeter() as meter, contextlib.ExitStack() as held:
+        held.callback(setattr, stop, "also_check", None)
         try:
             for number, found in zip(request.group.inputs, request.refs, strict=True):
                 if number in request.skip:
@@ -234,7 +276,6 @@ def write_group(request: GroupRequest, stop: StopSignals, on_moved: OnMoved, *, 
             made.finish()
         except BaseException:
             made.leave()
-            place.discard(request.attempt)
             raise
     writer = made.writer
     result = GroupResult(
@@ -249,17 +290,21 @@ def write_group(request: GroupRequest, stop: StopSignals, on_moved: OnMoved, *, 
         budget_bytes=request.budget_bytes,
         failed={str(number): error for number, error in failed.items()},
     )
-    if not place.publish(request.attempt, result.to_json()):
-        first = place.read_result(request.attempt.parent, request.group.number)
-        result = replace(result, **{name: first[name] for name in ("node", "failed", "episodes", "frames")})
+    if not attempt.publish(result.to_json(), stop.check):
+        (first,) = place.read_results(request.work, [request.group.number])
+        result = replace(result, **{name: (first or {})[name] for name in ("node", "failed", "episodes", "frames")})
     return result
 
 
 def _ends_the_group(request: GroupRequest, error: PenstockError) -> bool:
     """Errors that no other input would escape, or that another attempt does not have."""
-    return isinstance(error, (Interrupted, OutputFailed)) or (
+    return isinstance(error, (Interrupted, OutputFailed, RemoteTaken)) or is_of_output(request, error) or (
         request.more_memory_follows and isinstance(error, BudgetExceeded)
-    )
+    )  # fmt: skip
+
+
+def is_of_output(request: GroupRequest, error: PenstockError) -> bool:
+    return isinstance(error, RemoteError) and error.url.startswith(request.out)
 
 
 def error_to_json(error: PenstockError) -> dict[str, str | None]:

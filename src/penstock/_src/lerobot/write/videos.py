@@ -50,6 +50,7 @@ class VideoFiles:
         self.key = feature.key
         self.info: dict[str, Any] | None = None
         self.group: int | None = None
+        self.first_file = 0  # of each group
         self.chunks = layout.ALL_CHUNKS
         self._path_of, self._names, self._fps = path_of, names, description.fps
         self._height, self._width = feature.shape[0], feature.shape[1]
@@ -301,7 +302,9 @@ class VideoFiles:
     def _next_position(self) -> FilePosition:
         last = None if self._last is None else self._last.position
         if self.group is not None:
-            return FilePosition(self.group, last.file + 1 if last is not None and last.chunk == self.group else 0)
+            if last is None or last.chunk != self.group:
+                return FilePosition(self.group, self.first_file)
+            return FilePosition(self.group, last.file + 1)
         if last is None or last.chunk < self.chunks.first:
             return FilePosition(self.chunks.first, 0)
         return last.next(self._chunks_size, self.chunks)

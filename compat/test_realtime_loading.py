@@ -6,9 +6,10 @@ python test_realtime_loading.py [CONFIG] [KEY=VALUE …]
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 from penstock._src.load.clips.config import load_clip_config
-from penstock._src.prepare.check import first_sample, whole_images
+from penstock._src.prepare.check import first_sample
 from penstock.errors import PenstockError
 
 CONFIG = "configs/deblur/vrt_spike_baseline.yaml"
@@ -18,7 +19,8 @@ def main(words: list[str]) -> int:
     """Load and show the first sample of the training split."""
     config, *values = words if words and words[0].endswith((".yaml", ".yml")) else [CONFIG, *words]
     try:
-        clips, facts = first_sample(whole_images(load_clip_config(config, values)))
+        found = load_clip_config(config, values)
+        clips, facts = first_sample(replace(found, data=replace(found.data, crop_size=None, augment=False)))
     except PenstockError as error:
         print(f"✗ {error}", file=sys.stderr)
         return error.exit_code

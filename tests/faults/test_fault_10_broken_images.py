@@ -116,7 +116,8 @@ def test_broken_depth_is_counted_and_never_stored(form: str, data: bytes, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("missing", "says"), [(1, "needs 9,216 bytes, the message holds 9,215"), (-384, "2 rows too many")]
+    ("missing", "says"),
+    [(1, "needs 9,216 bytes, the message holds 9,215"), (-384, "has 9,600 bytes, 48 rows of 192 bytes need 9,216")],
 )
 def test_raw_images_of_a_wrong_length_are_counted_with_the_numbers(missing: int, says: str, tmp_path: Path) -> None:
     good = Raw(bytes(48 * 192), 48, 64, "rgb8", 192)

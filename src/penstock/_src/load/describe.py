@@ -114,7 +114,7 @@ def _image(loader: Loader, source: SampleSource, column: ImageColumn) -> ImageIn
 
 
 def _view(view: View | None) -> ViewInfo | None:
-    if view is None:
+    if view is None or view.is_closed:
         return None
     return ViewInfo("ram" if view.path is None else "disk", view.capacity, view.n_filled, view.n_bytes)
 

@@ -127,7 +127,7 @@ class ThreadPass(Pass):
         job = job_in(self._slots[request.slot], self._slots.layout, len(positions), planned.epoch, self._epoch_records)
         self._jobs[request.number] = job
         parts, encoded = self._parts, self._encoded
-        job.start([lambda _: start_job(job, parts, positions, pool, encoded)], pool)
+        job.plan_in(pool, lambda _: start_job(job, parts, positions, pool, encoded))
 
     def _await(self, request: Request, wait: bool) -> BatchJob | None:
         job = self._jobs[request.number]
@@ -153,6 +153,9 @@ class ThreadPass(Pass):
         for job in list(self._jobs.values()):
             job.cancel()  # a thread that waits for one goes on
         with self._take_lock:
+            for request in self._requests:
+                if request.number not in self._jobs:  # Ctrl-C came before it was sent
+                    self._threads.slots.give_back(request.slot)
             self._requests.clear()
             jobs, self._jobs = self._jobs, {}
             self._threads.give_up(list(jobs.values()))

@@ -159,6 +159,7 @@ class BatchJob:
         self.epoch = 0
         self.is_last = False  # of its epoch
         self.epoch_records: EpochRecords | None = None
+        self._begun: dict[str, bool] = {}  # False: it was given up before a thread began it
         self._left = 0
         self._is_inside = False
         self._lock = threading.Lock()
@@ -182,12 +183,26 @@ class BatchJob:
             self.error = self.error or PenstockError("this batch was given up")
 
     def cancel_and_wait(self) -> None:
-        """Give it up, and wait for what is under way."""
+        """Give it up, and wait for what is under way. Ctrl-C may have come before its first task was handed out."""
         self.cancel()
+        if not self._begun.setdefault("begun", False):
+            self._over.set()
+            self._ready.set()
         self._over.wait()
+
+    def plan_in(self, pool: ThreadPool, plan: Task) -> None:
+        """Have a thread plan it: `plan` starts its tasks."""
+        pool.do(_CountedTask(self, plan, is_plan=True))
+
+    def begin(self) -> bool:
+        """Whether it may begin: it was not given up before."""
+        with self._lock:
+            self._left += 1
+        return self._begun.setdefault("begun", True)
 
     def start(self, tasks: Sequence[Task], pool: ThreadPool) -> None:
         """Hand out the tasks; one of them may hand out more."""
+        self._begun.setdefault("begun", True)
         self._is_inside = pool.count == 0
         with self._lock:
             self._left += len(tasks)
@@ -250,14 +265,16 @@ class BatchJob:
 class _CountedTask:
     """A task that reports its end to its job, whatever happens in it."""
 
-    __slots__ = ("_job", "_task")
+    __slots__ = ("_is_plan", "_job", "_task")
 
-    def __init__(self, job: BatchJob, task: Task) -> None:
-        self._job, self._task = job, task
+    def __init__(self, job: BatchJob, task: Task, *, is_plan: bool = False) -> None:
+        self._job, self._task, self._is_plan = job, task, is_plan
 
     def __call__(self, worker: WorkerState) -> None:
         job, task = self._job, self._task
         self._task = _nothing
+        if self._is_plan and not job.begin():
+            return
         try:
             if job.error is None:
                 task(worker)

@@ -89,19 +89,17 @@ def stats_of_views(
     for number, source in enumerate(sources):
         for name, view in source.views.items():
             refused, damaged, notes = counts.get((number, name), (0, 0, ()))
-            try:
-                entry = {
-                    "rows": view.n_filled,
-                    "capacity": view.capacity,
-                    "bytes": view.n_bytes,
-                    "shared": view.is_shared,
-                    "refused": view.n_refused + refused,
-                    "damaged": view.n_damaged + damaged,
-                    "notes": list(dict.fromkeys((*view.notes, *notes))),
-                }
-            except UsageError:
-                continue  # closed
-            stats[f"{source.store.path}:{name}"] = entry
+            if view.is_closed:
+                continue
+            stats[f"{source.store.path}:{name}"] = {
+                "rows": view.n_filled,
+                "capacity": view.capacity,
+                "bytes": view.n_bytes,
+                "shared": view.is_shared,
+                "refused": view.n_refused + refused,
+                "damaged": view.n_damaged + damaged,
+                "notes": list(dict.fromkeys((*view.notes, *notes))),
+            }
     return stats
 
 

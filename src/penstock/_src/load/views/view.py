@@ -177,6 +177,11 @@ class View:
     # Asking
 
     @property
+    def is_closed(self) -> bool:
+        """Whether its maker has let it go."""
+        return self._fd < 0
+
+    @property
     def capacity(self) -> int:
         """How many rows have a place."""
         return self.layout.capacity

@@ -118,9 +118,9 @@ def test_rows_of_a_file_without_index_are_refused_where_nothing_says_which_they_
     root = drop(Path(shutil.copytree(made / "v3.0", tmp_path / "set")), set(), {"index"})
     path = root / "data/chunk-000/file-001.parquet"
     pq.write_table(pq.ParquetFile(path).read().slice(1), path)
-    with open_store(root) as store:
-        with pytest.raises(DataSetCorrupt, match=r"file-001.parquet: 4 rows, the metadata says 5"):
-            store.numbers("action", np.arange(store.rows))
+    wrong = r"file-001.parquet: 4 rows, the metadata says 5"
+    with open_store(root) as store, pytest.raises(DataSetCorrupt, match=wrong):
+        store.numbers("action", np.arange(store.rows))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from penstock._src.stores.roles import BOOKKEEPING, CENTRAL_ROLES, ENDS, SUCCESS
 from penstock._src.system.units import name_hint
 from penstock.errors import ImageError, LimitExceeded, StoreCorrupt, StoreError
 
-LEAVE_OUT = "episodes=[…] opens the others, columns=[…] (features: of a conversion) does without the column"
+LEAVE_OUT = "episodes=[…] opens the others, columns=[…] does without the column"
 ENDS_DIFFER = "files that mark the ends of episodes in different columns are not one store: open them one by one"
 
 _SMALLEST_DEPTH_PX = 8

@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.registry import AccessPath
+from penstock._src.profile.schema import decode
 from penstock._src.profile.stats import Snapshot, SpanStats, StepPoint, StepStats
 from tests.profile.made import MAIN, MS, START_NS, stats
 
@@ -31,7 +32,7 @@ def run(
         counters={"view_hits": hits * steps, "images_decoded": (IMAGES - hits) * steps},
         steps=StepStats(count=steps, total_ns=steps * step, wait_total_ns=steps * wait, series=points),
         machine={"cores": 2},
-        loaders=(LoaderInfo.from_json(loader_told(threads=threads) if loader is None else loader),),
+        loaders=(decode(LoaderInfo, loader_told(threads=threads) if loader is None else loader),),
         process=MAIN,
     )
 
@@ -73,7 +74,7 @@ class Measured:
         self.asked: list[tuple[tuple[str, ...], tuple[int, ...]]] = []
 
     def describe(self) -> LoaderInfo:
-        return LoaderInfo.from_json(self.told)
+        return decode(LoaderInfo, self.told)
 
     def calibrate(self, ways: Any, threads: Any) -> dict[str, AccessPath]:
         self.asked.append((tuple(ways), tuple(threads)))

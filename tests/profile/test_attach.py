@@ -16,7 +16,7 @@ import pytest
 from penstock import profile
 from penstock._src.load.loader import Loader
 from penstock._src.profile.record.registry import registered, tunable_of
-from penstock._src.profile.verdict.case import OTHER, Fix
+from penstock._src.profile.verdict.model import OTHER, Fix
 from penstock._src.profile.verdict.trial import try_fix
 from penstock.errors import UsageError
 from penstock.profile import attach, detach, reset, snapshot, span

@@ -92,7 +92,7 @@ class Pooled:
 
 def test_threads_of_a_data_set_work_and_a_trial_that_hangs_on_them_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     data = pytest.importorskip("torch.utils.data")
-    monkeypatch.setattr("penstock._src.profile.torch.attachment._PATIENCE_S", 2.0)
+    monkeypatch.setattr("penstock._src.profile.torch.attach._PATIENCE_S", 2.0)
     batches = profile.attach(data.DataLoader(Pooled(), batch_size=4))
     for _ in range(3):
         for _ in batches:

@@ -9,9 +9,9 @@ import pytest
 
 from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.registry import AccessPath
-from penstock._src.profile.verdict.case import BatchCost, Fix, FixInputs, PassStarts
+from penstock._src.profile.schema import decode
 from penstock._src.profile.verdict.fixes import bandwidth_of, best_of, fixes_for
-from penstock._src.profile.verdict.model import LoaderModel, StageTime
+from penstock._src.profile.verdict.model import BatchCost, Fix, FixInputs, LoaderModel, PassStarts, StageTime
 from tests.profile.runs import image, loader_told, way
 
 WAYS = [
@@ -29,7 +29,7 @@ def case(
     settings = {"threads": 2, "cores": 2, "cpu_ms": service, "read_bytes": 16 * 90_000.0, **now}
     situation = LoaderModel(service_ms=service, compute_ms=compute_ms, **settings)
     step_ms = situation.step_ms if input_bound else compute_ms
-    whole = LoaderInfo.from_json({**loader_told(), **(told or {})})
+    whole = decode(LoaderInfo, {**loader_told(), **(told or {})})
     return FixInputs(situation, step_ms, stages, whole, {each.name: each for each in ways}, hits, input_bound)
 
 

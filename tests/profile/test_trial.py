@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from penstock._src.profile.loader_info import LoaderInfo
-from penstock._src.profile.verdict.case import Fix
+from penstock._src.profile.schema import decode
+from penstock._src.profile.verdict.model import Fix
 from penstock._src.profile.verdict.trial import FixTrial, batch_cost
 from penstock._src.profile.verdict.verdict import verdict
 from penstock.errors import UsageError
@@ -28,7 +29,7 @@ class Fake:
         self.ended = 0
 
     def describe(self) -> LoaderInfo:
-        return LoaderInfo.from_json(self.told)
+        return decode(LoaderInfo, self.told)
 
     def variant(self, **options: Any) -> Fake:
         self.begun.append(options)

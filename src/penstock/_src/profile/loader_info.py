@@ -1,4 +1,4 @@
-"""`LoaderInfo`: what a loader tells the profiler of itself, typed; JSON there and back (`loaders` of RUN.json).
+"""`LoaderInfo`: what a loader tells the profiler of itself, typed (`loaders` of RUN.json).
 
 Whatever yields batches fills one in its `describe()`. A field that is None is not known.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock._src.profile.schema import decode_fields, encode_fields
+from penstock._src.profile.schema import encode_fields
 
 PENSTOCK_LOADER = "penstock.Loader"
 TORCH_LOADER = "torch.utils.data.DataLoader"
@@ -141,9 +141,3 @@ class LoaderInfo:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; what is not known is left out."""
         return {name: value for name, value in encode_fields(self).items() if value not in (None, [])}
-
-    @staticmethod
-    def from_json(data: Any, place: str = "") -> LoaderInfo:
-        """What `to_json` wrote; UsageError names the value that is wrong."""
-        found: LoaderInfo = decode_fields(LoaderInfo, data, place)
-        return found

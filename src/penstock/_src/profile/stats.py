@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from penstock._src.profile.loader_info import LoaderInfo
-from penstock._src.profile.record.histogram import Durations, pairs_of
-from penstock._src.profile.schema import decode_fields, encode_fields, replacing
+from penstock._src.profile.record.histogram import Durations, middle_ns, pairs_of
+from penstock._src.profile.schema import decode, encode_fields, replacing
 from penstock.errors import UsageError
 
 VERSION = 3
@@ -80,10 +80,6 @@ class GaugeStats:
     min: float
     max: float
     count: int
-
-    def __post_init__(self) -> None:
-        # Whatever became of a sum that no float holds.
-        object.__setattr__(self, "mean", max(self.min, min(self.mean, self.max)))
 
 
 class StepPoint(NamedTuple):
@@ -202,7 +198,7 @@ class Snapshot:
             raise UsageError("this is no profile of penstock: the key 'penstock_profile' is missing")
         if data["penstock_profile"] != VERSION:
             raise UsageError(f"the profile has version {data['penstock_profile']!r}, this penstock reads {VERSION}")
-        found: Snapshot = decode_fields(Snapshot, data, "")
+        found: Snapshot = decode(Snapshot, data)
         return replace(found, counters=Counter(found.counters))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -215,7 +211,7 @@ class Snapshot:
     def load(path: str | os.PathLike[str]) -> Snapshot:
         """Read what `save` wrote."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise UsageError(f"{os.fspath(path)}: cannot be read: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
@@ -232,5 +228,63 @@ class Snapshot:
         )
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+# What happened between two snapshots of one run
+
+
+def between(before: Snapshot, after: Snapshot) -> Snapshot:
+    """What happened from one snapshot to a later one of the same run: its spans and steps alone.
+
+    Threads come and go, and a new one goes on with the sums of one that has ended: only what all of them did together
+    can be told apart.
+    """
+    if after.start_ns != before.start_ns or after.process != before.process:
+        return after  # it was reset in between: everything in it is new
+    steps = StepStats(
+        count=max(0, after.steps.count - before.steps.count),
+        total_ns=max(0, after.steps.total_ns - before.steps.total_ns),
+        wait_total_ns=max(0, after.steps.wait_total_ns - before.steps.wait_total_ns),
+    )
+    spans, gpu = _newer(before.spans, after.spans), _newer(before.gpu, after.gpu)
+    return Snapshot(
+        spans=spans, gpu=gpu, steps=steps, process=after.process, start_ns=before.taken_ns, taken_ns=after.taken_ns
+    )
+
+
+def sums(snapshot: Snapshot) -> Snapshot:
+    """What `between` needs of a snapshot, without its series and events: small enough to keep several."""
+    steps = replace(snapshot.steps, series=())
+    return replace(snapshot, steps=steps, epochs=(), memory=(), machine={}, loaders=(), events=())
+
+
+def _newer(before: Iterable[SpanStats], after: Iterable[SpanStats]) -> tuple[SpanStats, ...]:
+    known = _by_place(before)
+    found = [_less(new, known[place]) if place in known else new for place, new in _by_place(after).items()]
+    return tuple(each for each in found if each.count > 0)
+
+
+def _by_place(spans: Iterable[SpanStats]) -> dict[tuple[tuple[str, ...], str], SpanStats]:
+    """Spans by parents and name, those of all threads as one."""
+    grouped: dict[tuple[tuple[str, ...], str], list[SpanStats]] = {}
+    for each in spans:
+        grouped.setdefault((each.path, each.name), []).append(each)
+    return {place: combine_spans(alike) for place, alike in grouped.items()}
+
+
+def _less(after: SpanStats, before: SpanStats) -> SpanStats:
+    counts = Counter(dict(after.histogram))
+    counts.subtract(dict(before.histogram))
+    pairs = pairs_of(counts)
+    min_ns, max_ns = after.min_ns, after.max_ns
+    if pairs:
+        # The extremes of the time between are not known, but the buckets at its ends are: they bound the percentiles.
+        low_ns, high_ns = (round(middle_ns(pairs[end][0])) for end in (0, -1))
+        min_ns, max_ns = max(low_ns, min_ns), max(low_ns, min(high_ns, max_ns))
+    return replace(
+        after,
+        count=after.count - before.count,
+        total_ns=max(0, after.total_ns - before.total_ns),
+        self_ns=max(0, after.self_ns - before.self_ns),
+        min_ns=min_ns,
+        max_ns=max_ns,
+        histogram=pairs,
+    )

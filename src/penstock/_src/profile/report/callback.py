@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from penstock._src.profile.difference import between
 from penstock._src.profile.record import session
 from penstock._src.profile.report.figures import peak_bytes, stage_rows
-from penstock._src.profile.stats import Snapshot
+from penstock._src.profile.stats import Snapshot, between
 from penstock._src.system.units import plain
 
 

@@ -12,10 +12,9 @@ import threading
 from collections import deque
 from typing import IO, Any
 
-from penstock._src.profile.difference import between, sums
 from penstock._src.profile.record import session
 from penstock._src.profile.report.figures import HIGH_WAIT, peak_bytes, stage_rows
-from penstock._src.profile.stats import Snapshot
+from penstock._src.profile.stats import Snapshot, between, sums
 from penstock._src.system.units import format_bytes, format_duration_ns, plain
 
 _RECENT = 10  # looks, one a second, that "now" means in the table

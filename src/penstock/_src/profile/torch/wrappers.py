@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from time import perf_counter_ns, process_time_ns
 from typing import Any
 
-from penstock._src.profile.record.counters import count
-from penstock._src.profile.record.loader_pass import counted_sample
-from penstock._src.profile.record.spans import is_enabled, own_buffer, record_calls, span
+from penstock._src.profile.record.spans import count, is_enabled, own_buffer, record_calls, span
+from penstock._src.profile.record.steps import counted_sample
 
 TOTAL, FETCH, COLLATE = "00_TOTAL_getitem", "fetch", "collate"
 FETCH_CPU = "fetch_cpu_ns"

@@ -9,9 +9,18 @@ from dataclasses import replace
 from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.registry import AccessPath
 from penstock._src.profile.stats import Snapshot, StepStats
-from penstock._src.profile.verdict.case import FixInputs, PassStarts
 from penstock._src.profile.verdict.fixes import bandwidth_of
-from penstock._src.profile.verdict.model import READS, WAIT_SHARE, LoaderModel, Pace, StageTime, pace_of, stages_of
+from penstock._src.profile.verdict.model import (
+    READS,
+    WAIT_SHARE,
+    FixInputs,
+    LoaderModel,
+    Pace,
+    PassStarts,
+    StageTime,
+    pace_of,
+    stages_of,
+)
 
 _UNEXPLAINED = (0.7, 1.6)  # beyond, something else is at work that a factor must not hide
 _FAR_AHEAD = 0.5  # of the computing: workers that need less for a batch let nobody wait for their work

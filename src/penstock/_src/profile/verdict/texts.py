@@ -10,7 +10,7 @@ from penstock._src.profile.report.table import columns
 from penstock._src.system.units import format_bytes
 
 if TYPE_CHECKING:
-    from penstock._src.profile.verdict.case import Fix
+    from penstock._src.profile.verdict.model import Fix
     from penstock._src.profile.verdict.trial import FixTrial
     from penstock._src.profile.verdict.verdict import Verdict
 

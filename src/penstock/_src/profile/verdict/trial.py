@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock._src.profile.record.registry import unregister
-from penstock._src.profile.verdict.case import BatchCost, Fix
+from penstock._src.profile.verdict.model import BatchCost, Fix
 from penstock.errors import UsageError
 
 Step = Callable[[Any], Any]

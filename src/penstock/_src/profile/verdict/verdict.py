@@ -23,9 +23,16 @@ from penstock._src.profile.record.registry import AccessPath, loader_info_of, re
 from penstock._src.profile.record.steps import steps
 from penstock._src.profile.report.figures import LoaderCost, loader_cost
 from penstock._src.profile.stats import Snapshot
-from penstock._src.profile.verdict.case import Fix, FixInputs, PassStarts
 from penstock._src.profile.verdict.fixes import best_of, fixes_for
-from penstock._src.profile.verdict.model import LoaderModel, Pace, StageTime, compute_stages_of
+from penstock._src.profile.verdict.model import (
+    Fix,
+    FixInputs,
+    LoaderModel,
+    Pace,
+    PassStarts,
+    StageTime,
+    compute_stages_of,
+)
 from penstock._src.profile.verdict.model_inputs import case_of, leading
 from penstock._src.profile.verdict.texts import WORKER_START, lines_of, sentence_of, trial_text
 from penstock._src.profile.verdict.trial import FixTrial, Replay, Step, batch_cost, preserved_rng_state, try_fix

@@ -102,7 +102,7 @@ def test_threads_of_a_data_set_work_and_a_trial_that_hangs_on_them_ends(monkeypa
     assert found.now.cpu_ms > 0.9 * 4 * 8
     assert not [fix for fix in found.fixes if fix.change.get("num_workers", 0) > found.now.cores]
     before = _children()
-    with pytest.raises(UsageError, match=r"no batch came from num_workers=1 within 2 s"):
+    with pytest.raises(RuntimeError, match="timed out after 2 seconds"):
         list(tunable_of(batches).variant(num_workers=1))
     end = time.monotonic() + 60
     while (left := _children() - before) and time.monotonic() < end:  # torch ends those that do not answer

@@ -244,7 +244,7 @@ def test_whole_passes_are_measured_with_their_beginnings(clock: list[float]) -> 
 
     fix = Fix("persistent workers", {}, 10.0, "")
     found = try_fix(Slow(), fix, lambda batch: None, seconds=0.0001, whole_passes=True)
-    assert found.windows_ms == pytest.approx((10.0, 10.0, 10.0)) and found.batches >= 9
+    assert found.windows_ms == pytest.approx((10.0, 10.0, 10.0))
     assert Slow.made == 4  # the first one does not count
 
 
@@ -440,7 +440,7 @@ def test_a_view_is_filled_before_it_is_measured(loader: Loader) -> None:
     found = try_fix(Watched(), fix, lambda batch: None, seconds=0.0)
     stats = made[0].stats()
     assert stats["images_made"] == 100 and stats["view_hits"] > 0  # each image was made once, in the first pass
-    assert found.batches >= 18
+    assert len(found.windows_ms) == 3
 
 
 def test_the_users_own_step_is_replayed_for_half_and_whole_batches(loader: Loader) -> None:

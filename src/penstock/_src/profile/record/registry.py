@@ -46,11 +46,6 @@ class AccessPath:
         """What one of `threads` threads needs for an image: as measured, or at the nearest number measured."""
         return self.ms_by_threads[min(self.ms_by_threads, key=lambda each: (abs(each - threads), each))]
 
-    def to_dict(self) -> dict[str, Any]:
-        by_threads = {str(threads): round(ms, 4) for threads, ms in self.ms_by_threads.items()}
-        return {"images": self.images, "ms_by_threads": by_threads, "cpu_ms": round(self.cpu_ms, 4),
-                "stored_bytes": round(self.stored_bytes)}  # fmt: skip
-
 
 @dataclass
 class _Entry:

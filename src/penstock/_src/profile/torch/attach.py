@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any
@@ -137,8 +137,8 @@ class Attachment:
     """A DataLoader, while it lives and as it was; what its passes gave since the last reset, and how long each but the
     very first let wait."""
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = weakref.ref(loader)
+    def __init__(self, loader: Any, *, keeps_alive: bool = False) -> None:
+        self._loader: Callable[[], Any] = (lambda: loader) if keeps_alive else weakref.ref(loader)
         self._info = LoaderInfo(kind=TORCH_LOADER)
         self._has_begun = False
         self.begin_anew()
@@ -172,10 +172,10 @@ class Attachment:
             memory_available_bytes=read_memory_limit().available_bytes,
         )
 
-    def variant(self, **options: Any) -> Variant:
+    def variant(self, **options: Any) -> Attachment:
         """The same DataLoader with other num_workers, prefetch_factor, pin_memory, persistent_workers, or batch_size
         where torch itself makes batches of what its sampler gives."""
-        return Variant(_varied(self._living(), options))
+        return Attachment(_varied(self._living(), options), keeps_alive=True)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._living())
@@ -189,29 +189,6 @@ class Attachment:
         if loader is None:
             raise UsageError("the DataLoader is gone", hint="keep it while it is looked at")
         return loader
-
-
-class Variant:
-    """A DataLoader that was only made to be tried, and lives as long as this."""
-
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
-
-    def __iter__(self) -> Iterator[Any]:
-        try:
-            yield from self.loader
-        except RuntimeError as error:
-            if "DataLoader timed out" not in str(error):
-                raise
-            raise UsageError(
-                f"no batch came from num_workers={self.loader.num_workers} within {self.loader.timeout:.0f} s: a data "
-                "set that was used here may have threads or locks that a forked worker has not",
-                hint="make such things in the worker, when the first sample is asked for",
-            ) from error
-
-    def close(self) -> None:
-        """End workers that persist."""
-        vars(self.loader)["_iterator"] = None
 
 
 def _info(loader: Any) -> LoaderInfo:

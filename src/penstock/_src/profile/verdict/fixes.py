@@ -12,13 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from penstock._src.profile.loader_info import ImageInfo
-from penstock._src.profile.messages import message
+from penstock._src.profile.messages import message, ms_text
 from penstock._src.profile.record.registry import AccessPath
 from penstock._src.profile.verdict.model import (
-    CLOSE,
     DECODE,
     KEPT_FREE,
-    OTHER,
     READS,
     WORTH,
     Fix,
@@ -188,7 +186,7 @@ def _scaled(case: FixInputs) -> Fix | None:
         return None
     scaled, exact, read = (case.access_paths.get(name) for name in ("scaled", "now", "read"))
     if scaled is None or exact is None:
-        return Fix("scaled decode", {"exact": False}, None, message("nothing measured"), CLOSE)
+        return Fix("scaled decode", {"exact": False}, None, message("nothing measured"))
     reading = read.cpu_ms if read is not None else 0.0
     # Of CPU time: decoding waits for nothing, and neighbours on the machine do not change it.
     ratio = max(scaled.cpu_ms - reading, 1e-6) / max(exact.cpu_ms - reading, 1e-6)
@@ -197,7 +195,7 @@ def _scaled(case: FixInputs) -> Fix | None:
     cpu = max(now.cpu_ms - saved, 0.0)
     changed = replace(now, service_ms=max(now.service_ms - saved, 0.0), cpu_ms=cpu)
     why = message("scaled", ratio=ratio, images=scaled.images)
-    return Fix("scaled decode", {"exact": False}, changed.step_ms, why, CLOSE)
+    return Fix("scaled decode", {"exact": False}, changed.step_ms, why)
 
 
 def _gpu_decode(case: FixInputs) -> Fix | None:
@@ -210,7 +208,7 @@ def _gpu_decode(case: FixInputs) -> Fix | None:
     device = case.loader.device if case.loader.device not in (None, "cpu") else "cuda"
     change = {"device": device, "gpu_decode": True, "view": "off"}
     if path is None:
-        return Fix("decode on the GPU", change, None, message("nvjpeg not measured"), CLOSE)
+        return Fix("decode on the GPU", change, None, message("nvjpeg not measured"))
     now = case.now
     read = case.access_paths.get("read")
     reading = (read.ms(now.threads) if read is not None else 0.0) * case.per_batch
@@ -218,7 +216,7 @@ def _gpu_decode(case: FixInputs) -> Fix | None:
     changed = replace(now, service_ms=rest + reading, cpu_ms=rest + reading)
     on_device = path.ms(1) * case.per_batch  # on a stream of its own, beside the step's kernels
     step = max(changed.step_ms, on_device)
-    return Fix("decode on the GPU", change, step, message("nvjpeg", ms=path.ms(1)), CLOSE)
+    return Fix("decode on the GPU", change, step, message("nvjpeg", ms=path.ms(1)))
 
 
 def _storage(case: FixInputs) -> Fix | None:
@@ -245,7 +243,7 @@ def _batch(case: FixInputs) -> Fix | None:
     if case.is_input_bound or not size:
         return None
     if cost is None:
-        return Fix("larger batch", {}, None, message("larger batch unknown"), OTHER)
+        return Fix("larger batch", {}, None, message("larger batch unknown"), alters_training=True)
     if cost.fixed_ms <= 0:
         return None
     scale = case.now.compute_ms / cost.ms(size)  # beside a working loader it takes a little longer than alone
@@ -256,13 +254,13 @@ def _batch(case: FixInputs) -> Fix | None:
     total = 2 * size * case.loader.processes
     half = cost.sizes[0]
     why = message("larger batch", low=cost.ms(half), half=half, high=cost.ms(size), size=size, fixed=cost.fixed_ms)
-    return Fix("larger batch", {"batch_size": total}, changed.step_ms, why, OTHER, batch_factor=2.0)
+    return Fix("larger batch", {"batch_size": total}, changed.step_ms, why, alters_training=True, batch_factor=2.0)
 
 
 def _amp(case: FixInputs) -> Fix | None:
     if case.is_input_bound or not case.on_gpu or case.autocast:
         return None
-    return Fix("mixed precision", {}, None, message("mixed precision"), OTHER)
+    return Fix("mixed precision", {}, None, message("mixed precision"), alters_training=True)
 
 
 # Who makes the batches
@@ -336,10 +334,6 @@ def _persistent(case: FixInputs) -> Fix | None:
         return None
     predicted = max(case.step_ms - starts.spared_ms, case.now.compute_ms)
     first_ms = starts.wait_ms - starts.spared_ms * starts.steps
-    waits = {"wait": _time(starts.wait_ms), "first": _time(first_ms)}
+    waits = {"wait": ms_text(starts.wait_ms), "first": ms_text(first_ms)}
     why = message("persistent", workers=loader.workers, steps=starts.steps, **waits)
     return Fix("persistent workers", {"persistent_workers": True}, predicted, why)
-
-
-def _time(ms: float) -> str:
-    return f"{ms / 1e3:.1f} s" if ms >= 1000 else f"{ms:.0f} ms"

@@ -45,7 +45,6 @@ class StageTime:
 
     name: str
     ms: float
-    calls: float
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,6 @@ class Pace:
     step_ms: float
     wait_ms: float
     steps: int
-    left_out: int
 
     @property
     def compute_ms(self) -> float:
@@ -91,12 +89,6 @@ class LoaderModel:
         return found
 
     @property
-    def ruled_by(self) -> str:
-        """Which limit a batch meets first."""
-        bounds = self.bounds_ms
-        return max(bounds, key=lambda name: bounds[name])
-
-    @property
     def batch_ms(self) -> float:
         """One batch every so often, if nobody kept the loader waiting."""
         return max(self.bounds_ms.values()) * self.unexplained
@@ -113,7 +105,7 @@ def pace_of(series: Sequence[StepPoint], count: int, total_ns: int, wait_ns: int
     points = points[warm:]
     if not points:
         each = max(count, 1) * 1e6
-        return Pace(total_ns / each, wait_ns / each, count, 0)
+        return Pace(total_ns / each, wait_ns / each, count)
     durations = sorted(point.duration_ns for point in points)
     longest = _OUTLIER * durations[len(durations) // 2]
     kept = [point for point in points if point.duration_ns <= longest]
@@ -124,7 +116,6 @@ def pace_of(series: Sequence[StepPoint], count: int, total_ns: int, wait_ns: int
         sum(point.duration_ns for point in kept) / each,
         sum(min(point.wait_ns, point.duration_ns) for point in kept) / each,
         len(kept),
-        len(points) - len(kept),
     )
 
 
@@ -177,17 +168,13 @@ def _summed(spans: Sequence[SpanStats], per: float) -> tuple[StageTime, ...]:
     for span in spans:
         found.setdefault(span.name, []).append(span)
     per = max(per, 1e-9)
-    stages = [
-        StageTime(name, sum(each.self_ns for each in alike) / per / 1e6, sum(each.count for each in alike) / per)
-        for name, alike in found.items()
-    ]
+    stages = [StageTime(name, sum(each.self_ns for each in alike) / per / 1e6) for name, alike in found.items()]
     return tuple(sorted(stages, key=lambda stage: (-stage.ms, stage.name)))
 
 
 # What changes are derived from
 
 
-SAME, CLOSE, OTHER = "same batches", "nearly the same images", "another training"
 WORTH = 0.02  # of the step: a change that wins less is not listed
 KEPT_FREE = 0.1  # of the memory that is available: a loader that takes the last of it is no fix
 
@@ -201,25 +188,16 @@ class Fix:
     """Options of the loader; empty where the change is none of its."""
     predicted_step_ms: float | None
     why: str
-    keeps: str = SAME
+    alters_training: bool = False
     batch_factor: float = 1.0
     """Samples of a step, over those of now."""
     needs_filling: bool = False
     """Whether it is as predicted only once a view is filled."""
 
     @property
-    def alters_training(self) -> bool:
-        return self.keeps == OTHER
-
-    @property
     def per_batch_ms(self) -> float:
         """For as many samples as a step takes now; without a number it is last."""
         return math.inf if self.predicted_step_ms is None else self.predicted_step_ms / self.batch_factor
-
-    def to_dict(self) -> dict[str, Any]:
-        ms = None if self.predicted_step_ms is None else round(self.predicted_step_ms, 3)
-        return {"name": self.name, "change": dict(self.change), "predicted_step_ms": ms, "why": self.why,
-                "keeps": self.keeps, "batch_factor": self.batch_factor}  # fmt: skip
 
 
 @dataclass(frozen=True)

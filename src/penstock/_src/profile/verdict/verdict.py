@@ -22,6 +22,7 @@ from penstock._src.profile.record import session, spans
 from penstock._src.profile.record.registry import AccessPath, loader_info_of, registered, tunable_of
 from penstock._src.profile.record.steps import steps
 from penstock._src.profile.report.figures import LoaderCost, loader_cost
+from penstock._src.profile.schema import encode
 from penstock._src.profile.stats import Snapshot
 from penstock._src.profile.verdict.fixes import best_of, fixes_for
 from penstock._src.profile.verdict.model import (
@@ -95,34 +96,26 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-safe."""
-        now = self.now
-        return {
-            "bound": self.bound,
-            "stage": self.stage,
-            "stage_share": round(self.stage_share, 4),
-            "sentence": self.sentence,
-            "steps": self.pace.steps,
-            "step_ms": round(self.step_ms, 3),
-            "wait_ms": round(self.wait_ms, 3),
-            "compute_ms": round(self.pace.compute_ms, 3),
-            "step_alone_ms": None if self.cost is None else round(self.cost.alone_ms, 3),
-            "step_with_loader_ms": None if self.cost is None else round(self.cost.beside_ms, 3),
-            "model": {
-                "service_ms": round(now.service_ms, 3),
-                "threads": now.threads,
-                "cores": now.cores,
-                "bounds_ms": {name: round(ms, 3) for name, ms in now.bounds_ms.items()},
-                "ruled_by": now.ruled_by,
-                "unexplained": round(now.unexplained, 3),
-                "epoch_start_ms": round(self.starts.per_step_ms, 3),
+        cost, trial = self.cost, self.trial
+        told = {
+            **{
+                name: getattr(self, name)
+                for name in ("bound", "stage", "stage_share", "sentence", "step_ms", "wait_ms")
             },
-            "stages": [{"name": each.name, "self_ms_per_batch": round(each.ms, 4)} for each in self.stages],
-            "fixes": [fix.to_dict() for fix in self.fixes],
-            "best": self.best.name if self.best is not None else None,
-            "calibration": {name: each.to_dict() for name, each in self.access_paths.items()},
-            "trial": self.trial.to_dict() if self.trial is not None else None,
-            "notes": list(self.notes),
+            "steps": self.pace.steps,
+            "compute_ms": self.pace.compute_ms,
+            "step_alone_ms": cost and cost.alone_ms,
+            "step_with_loader_ms": cost and cost.beside_ms,
+            "model": {**vars(self.now), "bounds_ms": self.now.bounds_ms, "epoch_start_ms": self.starts.per_step_ms},
+            "stages": self.stages,
+            "fixes": self.fixes,
+            "best": self.best and self.best.name,
+            "calibration": self.access_paths,
+            "trial": trial and {**vars(trial), "fix": trial.fix.name, "error": trial.error},
+            "notes": self.notes,
         }
+        plain: dict[str, Any] = encode(told)
+        return plain
 
 
 def verdict(
@@ -145,16 +138,10 @@ def verdict(
     taken = session.snapshot() if snapshot is None else snapshot
     if not (seconds > 0 and math.isfinite(seconds)):
         raise UsageError(f"seconds={seconds!r}: a window has to have some length", hint="seconds=1.5")
-    if not taken.steps.count and not spans.is_enabled():
-        raise UsageError(
-            "no step was recorded: profiling is off, by PENSTOCK_PROFILE=0 or profile.disable()",
-            hint="profile.enable(), or leave PENSTOCK_PROFILE unset, and record some steps",
-        )
     if not taken.steps.count:
-        raise UsageError(
-            "no step was recorded: there is nothing to judge yet",
-            hint="iterate a penstock.Loader or profile.attach(dataloader), or call profile.mark_step() in the loop",
-        )
+        is_off = "" if spans.is_enabled() else ": profiling is off, by PENSTOCK_PROFILE=0 or profile.disable()"
+        hint = "iterate a penstock.Loader or profile.attach(dataloader), or call profile.mark_step() in the loop"
+        raise UsageError(f"no step was recorded{is_off}", hint=hint)
     with _unrecorded(began_ns):
         tunable = tunable_of(loader) if loader is not None else _live(taken)
         return _judged(taken, tunable, check, step, calibrate, seconds)
@@ -296,8 +283,8 @@ def _checked(
         trial = try_fix(
             tunable, best, replay, seconds=seconds, batch_ms=now.batch_ms, control=steady, whole_passes=whole
         )
-    except PenstockError as error:
-        return None, message("trial failed", fix=name, error=error.message)
+    except (PenstockError, RuntimeError) as error:  # torch's, of workers that die or hang
+        return None, message("trial failed", fix=name, error=getattr(error, "message", error))
     beside = trial.control_ms
     if beside is not None and abs(beside / case.step_ms - 1) > _DISTURBED:
         return trial, message("disturbed", beside=beside, then=case.step_ms)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.registry import AccessPath
 from penstock._src.profile.schema import decode
+from penstock._src.profile.stats import LoaderInfo
 from penstock._src.profile.verdict.fixes import bandwidth_of, best_of, fixes_for
 from penstock._src.profile.verdict.model import BatchCost, Fix, FixInputs, LoaderModel, PassStarts, StageTime
 from tests.profile.runs import image, loader_told, way

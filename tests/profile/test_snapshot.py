@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import profile
-from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.histogram import Histogram, Series, bucket_of, middle_ns
 from penstock._src.profile.record.machine import MAX_POINTS as MAX_MEMORY_POINTS
 from penstock._src.profile.record.machine import MemorySeries
 from penstock._src.profile.record.steps import MAX_POINTS, Steps
-from penstock._src.profile.stats import EpochStats, Snapshot, StepPoint
+from penstock._src.profile.stats import EpochStats, LoaderInfo, Snapshot, StepPoint
 from penstock.errors import OutputFailed, UsageError
 from penstock.profile import count, data_wait, gauge, mark_epoch, mark_step, reset, snapshot, span
 from tests.profile.made import stats

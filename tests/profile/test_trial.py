@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.schema import decode
+from penstock._src.profile.stats import LoaderInfo
 from penstock._src.profile.verdict.model import Fix
 from penstock._src.profile.verdict.trial import FixTrial, batch_cost
 from penstock._src.profile.verdict.verdict import verdict

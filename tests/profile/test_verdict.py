@@ -22,10 +22,9 @@ from penstock._src.load.recreate import from_description, window_from
 from penstock._src.load.sampling.window import Clip, Transition, Window
 from penstock._src.load.settings import Mix
 from penstock._src.profile import messages
-from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.registry import AccessPath, loader_infos, register, registered
 from penstock._src.profile.schema import decode
-from penstock._src.profile.stats import Snapshot
+from penstock._src.profile.stats import LoaderInfo, Snapshot
 from penstock._src.profile.verdict import trial
 from penstock._src.profile.verdict.model import Fix
 from penstock._src.profile.verdict.trial import Replay, batch_cost, try_fix

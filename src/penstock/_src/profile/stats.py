@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.histogram import Durations, middle_ns, pairs_of
 from penstock._src.profile.schema import decode, encode_fields, replacing
 from penstock.errors import UsageError
@@ -154,6 +153,122 @@ class ThreadEvents:
     process_name: str
     thread: str
     events: tuple[SpanEvent, ...]
+
+
+# What a loader tells of itself; a field that is None is not known
+
+PENSTOCK_LOADER = "penstock.Loader"
+TORCH_LOADER = "torch.utils.data.DataLoader"
+
+
+@dataclass(frozen=True)
+class ViewInfo:
+    """The view that answers for images of one column."""
+
+    where: str
+    """"ram" or "disk"."""
+    capacity: int
+    """Images."""
+    filled: int
+
+
+@dataclass(frozen=True)
+class ImageInfo:
+    """One image column, by what decides which changes apply to it."""
+
+    column: str
+    rows: int
+    view_row_bytes: int
+    """Of one image in a view; 0 where it can have none."""
+    on_device: bool
+    """Whether it is decoded on the GPU."""
+    is_jpeg: bool
+    can_scale: bool
+    """Whether `exact=False` would decode it smaller."""
+    view: ViewInfo | None = None
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """One store of a loader, and what opens it again."""
+
+    path: str
+    kind: str = ""
+    weight: float = 1.0
+    """In a mixture."""
+    open_options: Mapping[str, Any] | None = None
+    """None where only the process that made the store can open it."""
+
+
+@dataclass(frozen=True)
+class LoaderInfo:
+    """How a loader is set up, what a batch of it needs, and what it gave so far."""
+
+    kind: str | None = None
+    text: str | None = None
+    """Its `repr`."""
+    batch_size: int | None = None
+    """Samples that this process takes of a batch."""
+    batches: int | None = None
+    """Of an epoch."""
+    memory_available_bytes: int | None = None
+    cores: int | None = None
+    threads: int | None = None
+
+    # A DataLoader of torch
+    workers: int | None = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool | None = None
+    is_stream: bool | None = None
+    """Whether every worker goes through all of the data set, unless that divides itself."""
+    starts: int | None = None
+    """Passes that began, all but the very first."""
+    start_wait_ms: float | None = None
+    """For the first batch of one of these."""
+
+    # A loader of penstock
+    options: Mapping[str, Any] | None = None
+    """What it was asked for, without the store and the window."""
+    stores: tuple[StoreInfo, ...] = ()
+    length: int | None = None
+    """Of a mixture."""
+    window: Mapping[str, Any] | None = None
+    engine: str | None = None
+    """"thread" or "process": where its batches are made."""
+    device: str | None = None
+    cuda: bool | None = None
+    """Whether the process has a GPU."""
+    resize: str | None = None
+    images: tuple[ImageInfo, ...] = ()
+    images_per_batch: float | None = None
+    """That are asked for."""
+    made_per_batch: float | None = None
+    """That were decoded or copied; a batch needs an image once."""
+    hit_share: float | None = None
+    """Of these, the part that a view answered for."""
+    stored_bytes_per_batch: float | None = None
+    memory_bytes: int | None = None
+    memory_left_bytes: int | None = None
+    cache_free_bytes: int | None = None
+
+    # What it gave, and what the profiler adds of the training steps
+    batches_handed: int | None = None
+    step_batches: int | None = None
+    """That went into training steps."""
+    ended: bool | None = None
+
+    @property
+    def processes(self) -> int:
+        """That share each batch."""
+        shard = (self.options or {}).get("shard")
+        return int(shard[1]) if shard else 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; what is not known is left out."""
+        return {name: value for name, value in encode_fields(self).items() if value not in (None, [])}
+
+
+# Everything
 
 
 @dataclass(frozen=True)

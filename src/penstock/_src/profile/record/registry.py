@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.spans import is_enabled, share_board
 from penstock._src.profile.record.steps import steps
+from penstock._src.profile.stats import LoaderInfo
 from penstock.errors import UsageError
 
 _MOST_KEPT = 32  # some code makes a new one for every epoch

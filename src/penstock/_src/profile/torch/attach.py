@@ -17,10 +17,10 @@ from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any
 
-from penstock._src.profile.loader_info import TORCH_LOADER, LoaderInfo
 from penstock._src.profile.record.registry import register, unregister
 from penstock._src.profile.record.spans import is_enabled
 from penstock._src.profile.record.steps import LoaderPass
+from penstock._src.profile.stats import TORCH_LOADER, LoaderInfo
 from penstock._src.profile.torch.wrappers import wrapped
 from penstock._src.system.limits import read_memory_limit
 from penstock.errors import UsageError
@@ -200,12 +200,9 @@ def _info(loader: Any) -> LoaderInfo:
         workers=loader.num_workers,
         batch_size=loader.batch_size,
         prefetch_factor=loader.prefetch_factor,
-        pin_memory=bool(loader.pin_memory),
         persistent_workers=bool(loader.persistent_workers),
-        dataset=type(loader.dataset).__name__,
         is_stream=is_stream,
         # torch remembers who asks a stream for its length, and warns later.
-        samples=None if is_stream else _length(loader.dataset),
         batches=None if is_stream else _length(loader),
     )
 

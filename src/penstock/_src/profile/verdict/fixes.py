@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock._src.profile.loader_info import ImageInfo
 from penstock._src.profile.messages import message, ms_text
 from penstock._src.profile.record.registry import AccessPath
+from penstock._src.profile.stats import ImageInfo
 from penstock._src.profile.verdict.model import (
     DECODE,
     KEPT_FREE,

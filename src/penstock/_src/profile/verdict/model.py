@@ -13,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock._src.profile.loader_info import ImageInfo, LoaderInfo
 from penstock._src.profile.record.histogram import PER_OCTAVE, middle_ns
 from penstock._src.profile.record.layout import OTHER
 from penstock._src.profile.record.registry import AccessPath
 from penstock._src.profile.record.steps import WAIT
 from penstock._src.profile.report.figures import BETWEEN_STEPS, IDLE
-from penstock._src.profile.stats import Snapshot, SpanStats, StepPoint
+from penstock._src.profile.stats import ImageInfo, LoaderInfo, Snapshot, SpanStats, StepPoint
 
 WAIT_SHARE = 0.05  # of the step: with less to win nobody would call it input-bound
 DECODE = "03b_image_decode"

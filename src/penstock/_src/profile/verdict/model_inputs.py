@@ -6,9 +6,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.registry import AccessPath
-from penstock._src.profile.stats import Snapshot, StepStats
+from penstock._src.profile.stats import LoaderInfo, Snapshot, StepStats
 from penstock._src.profile.verdict.fixes import bandwidth_of
 from penstock._src.profile.verdict.model import (
     READS,

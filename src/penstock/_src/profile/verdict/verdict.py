@@ -16,14 +16,13 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from typing import Any
 
-from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.messages import BilingualText, Language, message, name_of
 from penstock._src.profile.record import session, spans
 from penstock._src.profile.record.registry import AccessPath, loader_info_of, registered, tunable_of
 from penstock._src.profile.record.steps import steps
 from penstock._src.profile.report.figures import LoaderCost, loader_cost
 from penstock._src.profile.schema import encode
-from penstock._src.profile.stats import Snapshot
+from penstock._src.profile.stats import LoaderInfo, Snapshot
 from penstock._src.profile.verdict.fixes import best_of, fixes_for
 from penstock._src.profile.verdict.model import (
     Fix,

@@ -38,6 +38,11 @@ def run_in_thread(work: Callable[[], object]) -> None:
     thread.join()
 
 
+@pytest.fixture(autouse=True)
+def names_of_other_tests_are_gone() -> None:
+    begin_without_names()
+
+
 def begin_without_names() -> None:
     """Give the page of this thread up and take it again, after a reset: the names of other tests are gone."""
     reset()

@@ -104,8 +104,7 @@ def _loader(snapshot: Snapshot) -> tuple[Loader | None, list[str], bool]:
     from penstock._src.load.recreate import from_description
     from penstock._src.profile.messages import message
     from penstock._src.profile.stats import PENSTOCK_LOADER
-    from penstock._src.profile.verdict.model_inputs import leading
-    from penstock._src.profile.verdict.verdict import missing_data
+    from penstock._src.profile.verdict.verdict import leading, missing_data
 
     described = leading(snapshot.loaders)
     if not snapshot.loaders:

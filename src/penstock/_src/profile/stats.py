@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from penstock._src.profile.record.histogram import Durations, middle_ns, pairs_of
 from penstock._src.profile.schema import decode, encode_fields, replacing
 from penstock.errors import UsageError
 
 VERSION = 3
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,35 +40,34 @@ class SpanStats(Durations):
         return (self.total_ns + self.nested_ns) / self.count if self.count else 0.0
 
 
-def combine_spans(spans: Sequence[SpanStats]) -> SpanStats:
-    """Several rows as one, which is where the first is: all figures summed."""
+def grouped(values: Iterable[T], name_of: Callable[[T], str]) -> dict[str, list[T]]:
+    """Values by their names, in the order in which these come."""
+    found: dict[str, list[T]] = {}
+    for each in values:
+        found.setdefault(name_of(each), []).append(each)
+    return found
+
+
+def merge_by_name(spans: Iterable[SpanStats]) -> list[SpanStats]:
+    """One for each name, all figures summed. A call inside a call of the same name adds to all but the total."""
+    return [_merged(name, alike) for name, alike in grouped(spans, lambda each: each.name).items()]
+
+
+def _merged(name: str, spans: list[SpanStats]) -> SpanStats:
+    inner_ns = sum(each.total_ns for each in spans if name in each.path)
     counts: Counter[int] = Counter()
     for each in spans:
         counts.update(dict(each.histogram))
-    return replace(
-        spans[0],
+    return SpanStats(
+        name=name,
         count=sum(each.count for each in spans),
-        total_ns=sum(each.total_ns for each in spans),
+        total_ns=sum(each.total_ns for each in spans) - inner_ns,
         self_ns=sum(each.self_ns for each in spans),
-        nested_ns=sum(each.nested_ns for each in spans),
+        nested_ns=sum(each.nested_ns for each in spans) + inner_ns,
         min_ns=min((each.min_ns for each in spans if each.count), default=0),
         max_ns=max(each.max_ns for each in spans),
         histogram=pairs_of(counts),
     )
-
-
-def merge_by_name(spans: Iterable[SpanStats]) -> list[SpanStats]:
-    """One for each name. A call inside a call of the same name adds to all figures but the total."""
-    grouped: dict[str, list[SpanStats]] = {}
-    for each in spans:
-        grouped.setdefault(each.name, []).append(each)
-    found = []
-    for name, alike in grouped.items():
-        inner_ns = sum(each.total_ns for each in alike if name in each.path)
-        all_of = combine_spans(alike)
-        total_ns, nested_ns = all_of.total_ns - inner_ns, all_of.nested_ns + inner_ns
-        found.append(replace(all_of, path=(), process=0, thread="", total_ns=total_ns, nested_ns=nested_ns))
-    return found
 
 
 @dataclass(frozen=True)
@@ -372,17 +372,9 @@ def sums(snapshot: Snapshot) -> Snapshot:
 
 
 def _newer(before: Iterable[SpanStats], after: Iterable[SpanStats]) -> tuple[SpanStats, ...]:
-    known = _by_place(before)
-    found = [_less(new, known[place]) if place in known else new for place, new in _by_place(after).items()]
+    known = {each.name: each for each in merge_by_name(before)}
+    found = [_less(new, known[new.name]) if new.name in known else new for new in merge_by_name(after)]
     return tuple(each for each in found if each.count > 0)
-
-
-def _by_place(spans: Iterable[SpanStats]) -> dict[tuple[tuple[str, ...], str], SpanStats]:
-    """Spans by parents and name, those of all threads as one."""
-    grouped: dict[tuple[tuple[str, ...], str], list[SpanStats]] = {}
-    for each in spans:
-        grouped.setdefault((each.path, each.name), []).append(each)
-    return {place: combine_spans(alike) for place, alike in grouped.items()}
 
 
 def _less(after: SpanStats, before: SpanStats) -> SpanStats:
@@ -399,6 +391,7 @@ def _less(after: SpanStats, before: SpanStats) -> SpanStats:
         count=after.count - before.count,
         total_ns=max(0, after.total_ns - before.total_ns),
         self_ns=max(0, after.self_ns - before.self_ns),
+        nested_ns=max(0, after.nested_ns - before.nested_ns),
         min_ns=min_ns,
         max_ns=max_ns,
         histogram=pairs,

@@ -18,7 +18,7 @@ from penstock._src.profile.record.layout import OTHER
 from penstock._src.profile.record.registry import AccessPath
 from penstock._src.profile.record.steps import WAIT
 from penstock._src.profile.report.figures import BETWEEN_STEPS, IDLE
-from penstock._src.profile.stats import ImageInfo, LoaderInfo, Snapshot, SpanStats, StepPoint
+from penstock._src.profile.stats import ImageInfo, LoaderInfo, Snapshot, SpanStats, StepPoint, grouped
 
 WAIT_SHARE = 0.05  # of the step: with less to win nobody would call it input-bound
 DECODE = "03b_image_decode"
@@ -163,11 +163,11 @@ def _steady(span: SpanStats) -> SpanStats:
 
 
 def _summed(spans: Sequence[SpanStats], per: float) -> tuple[StageTime, ...]:
-    found: dict[str, list[SpanStats]] = {}
-    for span in spans:
-        found.setdefault(span.name, []).append(span)
     per = max(per, 1e-9)
-    stages = [StageTime(name, sum(each.self_ns for each in alike) / per / 1e6) for name, alike in found.items()]
+    stages = [
+        StageTime(name, sum(each.self_ns for each in alike) / per / 1e6)
+        for name, alike in grouped(spans, lambda each: each.name).items()
+    ]
     return tuple(sorted(stages, key=lambda stage: (-stage.ms, stage.name)))
 
 

@@ -77,7 +77,7 @@ def _decoded(kind: Any, value: Any) -> Any:
         return None if value is None else _decoded(args[0], value)
     if origin is Mapping:
         return {name: _decoded(args[1], each) for name, each in value.items()}
-    if is_dataclass(kind):
+    if hasattr(kind, "__dataclass_fields__"):
         hints = _hints(kind)
         return kind(**{name: _decoded(hints[name], each) for name, each in value.items() if name in hints})
     if origin is tuple or hasattr(kind, "_fields"):
@@ -90,4 +90,6 @@ def _decoded(kind: Any, value: Any) -> Any:
     return value
 
 
-_hints = functools.cache(get_type_hints)
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)

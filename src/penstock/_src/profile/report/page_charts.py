@@ -334,7 +334,10 @@ def memory_section(snapshot: Snapshot) -> str:
     if 0 < limit < 2.5 * most:
         curves.append(Curve([limit] * len(bins), "limit", f"{format_bytes(limit)} granted"))
         most = max(limit, most)
-    ticks = [(part, format_duration_ns(round(length_ns * part))) for part in ((0.0, 0.5, 1.0) if length_ns else (0.0,))]
+    ticks = [
+        (part, format_duration_ns(round(length_ns * part)) if part else "0")
+        for part in ((0.0, 0.5, 1.0) if length_ns else (0.0,))
+    ]
     drawn = _chart(
         title, [each[0].time_ns for each in bins], curves, tips=tips, ticks=ticks, top=most * 1.1 or 1.0,
         unit=float(2**10 if most < 2**21 else 2**20 if most < 2**31 else 2**30),

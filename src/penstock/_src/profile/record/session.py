@@ -51,7 +51,7 @@ def snapshot(*, events: bool = True) -> Snapshot:
         loaders=tuple(loader_infos()),
         events=(
             *(buffer.thread for buffer in buffers if buffer.thread.events),
-            *(gpu.events(reset_ns) if events else ()),
+            *(gpu.events() if events else ()),
         ),
         lost={name: value for name, value in lost.items() if value},
         process=os.getpid(),

@@ -15,7 +15,6 @@ from penstock.errors import UsageError
 
 _RULE = 60
 _NAME_COLUMNS = 40
-_MOST_NESTED = 5
 
 
 def table(snapshot: Snapshot | None = None, *, lang: Language = "en", limit: int = 200) -> str:
@@ -133,8 +132,7 @@ def _cells(row: StageRow, lang: Language) -> list[tuple[str, str]]:
 def _below(snapshot: Snapshot, rows: list[StageRow], lang: Language) -> list[str]:
     lines = []
     if nested := [plain(row.label) for row in rows if row.nested_ns]:
-        more = ", …" if len(nested) > _MOST_NESTED else ""
-        lines.append(_text("nested", lang, names=", ".join(nested[:_MOST_NESTED]) + more))
+        lines.append(_text("nested", lang, names=", ".join(nested)))
     steps = snapshot.steps
     if not steps.total_ns:
         lines.append(_text("no steps", lang))

@@ -93,7 +93,7 @@ def _decode_once(case: FixInputs) -> Fix | None:
 
 
 def _viewable(case: FixInputs) -> list[ImageInfo]:
-    return [each for each in case.images if each.view_row_bytes and not each.on_device]
+    return [each for each in case.loader.images if each.view_row_bytes and not each.on_device]
 
 
 def _needed_bytes(images: Sequence[ImageInfo]) -> int:
@@ -181,7 +181,7 @@ def _view_on_disk(case: FixInputs) -> Fix | None:
 
 
 def _scaled(case: FixInputs) -> Fix | None:
-    able = [each for each in case.images if each.can_scale]
+    able = [each for each in case.loader.images if each.can_scale]
     if not case.is_input_bound or not able:
         return None
     scaled, exact, read = (case.access_paths.get(name) for name in ("scaled", "now", "read"))
@@ -199,7 +199,7 @@ def _scaled(case: FixInputs) -> Fix | None:
 
 
 def _gpu_decode(case: FixInputs) -> Fix | None:
-    jpegs = [each for each in case.images if each.is_jpeg and not each.on_device]
+    jpegs = [each for each in case.loader.images if each.is_jpeg and not each.on_device]
     if not case.is_input_bound or not jpegs or not case.loader.cuda:
         return None
     if (case.loader.resize or "linear") != "linear":

@@ -18,7 +18,7 @@ from penstock._src.profile.record.layout import OTHER
 from penstock._src.profile.record.registry import AccessPath
 from penstock._src.profile.record.steps import WAIT
 from penstock._src.profile.report.figures import BETWEEN_STEPS, IDLE
-from penstock._src.profile.stats import ImageInfo, LoaderInfo, Snapshot, SpanStats, StepPoint, grouped
+from penstock._src.profile.stats import LoaderInfo, Snapshot, SpanStats, StepPoint, grouped
 
 WAIT_SHARE = 0.05  # of the step: with less to win nobody would call it input-bound
 DECODE = "03b_image_decode"
@@ -242,10 +242,6 @@ class FixInputs:
     starts: PassStarts = PassStarts()
     autocast: Any = None
     """Whether the step computes in mixed precision, where that was seen."""
-
-    @property
-    def images(self) -> tuple[ImageInfo, ...]:
-        return self.loader.images
 
     def stage_ms(self, *prefixes: str) -> float:
         return sum(stage.ms for stage in self.stages if stage.name.startswith(prefixes))

@@ -280,7 +280,7 @@ def _checked(
         return None, message("long epoch", fix=name, seconds=epoch_s)
     replay = step if step is not None else Replay(now.compute_ms, now.compute_cpu_ms)
     # A view fills while it is measured: there is no steady state without the change to compare with.
-    steady = bool(best.change) and not any(each.view for each in case.images)
+    steady = bool(best.change) and not any(each.view for each in case.loader.images)
     try:
         trial = try_fix(
             tunable, best, replay, seconds=seconds, batch_ms=now.batch_ms, control=steady, whole_passes=whole

@@ -6,10 +6,9 @@ with profile.span("decode"):
 profile.print_timing_stats()
 """
 
-from penstock._src.profile.record.counters import count, gauge
 from penstock._src.profile.record.gpu import gpu_span
 from penstock._src.profile.record.session import load, mark_epoch, reset, save, snapshot
-from penstock._src.profile.record.spans import disable, enable, is_enabled, log_timing, span
+from penstock._src.profile.record.spans import count, disable, enable, gauge, is_enabled, log_timing, span
 from penstock._src.profile.record.steps import data_wait, leave_out, mark_step
 from penstock._src.profile.report.callback import callback
 from penstock._src.profile.report.live import live

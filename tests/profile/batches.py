@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock._src.profile.record.loader_pass import LoaderPass
+from penstock._src.profile.record.steps import LoaderPass
 
 
 class Batches:

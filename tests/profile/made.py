@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.histogram import Histogram
 from penstock._src.profile.stats import (
     EpochStats,
     GaugeStats,
+    LoaderInfo,
     MemoryPoint,
     Snapshot,
     SpanEvent,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.registry import AccessPath
-from penstock._src.profile.stats import Snapshot, SpanStats, StepPoint, StepStats
+from penstock._src.profile.schema import decode
+from penstock._src.profile.stats import LoaderInfo, Snapshot, SpanStats, StepPoint, StepStats
 from tests.profile.made import MAIN, MS, START_NS, stats
 
 STEPS = 100
@@ -31,7 +31,7 @@ def run(
         counters={"view_hits": hits * steps, "images_decoded": (IMAGES - hits) * steps},
         steps=StepStats(count=steps, total_ns=steps * step, wait_total_ns=steps * wait, series=points),
         machine={"cores": 2},
-        loaders=(LoaderInfo.from_json(loader_told(threads=threads) if loader is None else loader),),
+        loaders=(decode(LoaderInfo, loader_told(threads=threads) if loader is None else loader),),
         process=MAIN,
     )
 
@@ -39,8 +39,7 @@ def run(
 def image(column: str = "cam", **changed: Any) -> dict[str, Any]:
     """One camera of a loader's description: JPEG, 480×640, asked for at 224×224."""
     return {
-        "column": column, "encoding": "jpeg", "way": "packets", "stored": [480, 640], "size": [224, 224], "steps": 1,
-        "rows": 1000, "stored_bytes": 90_000.0, "view_row_bytes": 150_528, "on_device": False, "is_jpeg": True,
+        "column": column, "rows": 1000, "view_row_bytes": 150_528, "on_device": False, "is_jpeg": True,
         "can_scale": False, "view": None, **changed,
     }  # fmt: skip
 
@@ -48,10 +47,10 @@ def image(column: str = "cam", **changed: Any) -> dict[str, Any]:
 def loader_told(**changed: Any) -> dict[str, Any]:
     """What a loader says of itself, as it stands in a file."""
     told: dict[str, Any] = {
-        "kind": "penstock.Loader", "options": {"shard": None}, "rows": 1000, "batch_size": 16, "threads": 2, "cores": 2,
+        "kind": "penstock.Loader", "options": {"shard": None}, "batch_size": 16, "threads": 2, "cores": 2,
         "batches_handed": STEPS, "made_per_batch": float(IMAGES), "hit_share": 0.0, "images": [image()],
         "images_per_batch": float(IMAGES), "stored_bytes_per_batch": IMAGES * 90_000.0, "device": "cpu",
-        "cuda": False, "exact": False, "memory_bytes": 2 << 30, "memory_left_bytes": 1 << 30,
+        "cuda": False, "memory_bytes": 2 << 30, "memory_left_bytes": 1 << 30,
         "memory_available_bytes": 16 << 30, "cache_free_bytes": 100 << 30,
     }  # fmt: skip
     return {**told, **changed}
@@ -73,7 +72,7 @@ class Measured:
         self.asked: list[tuple[tuple[str, ...], tuple[int, ...]]] = []
 
     def describe(self) -> LoaderInfo:
-        return LoaderInfo.from_json(self.told)
+        return decode(LoaderInfo, self.told)
 
     def calibrate(self, ways: Any, threads: Any) -> dict[str, AccessPath]:
         self.asked.append((tuple(ways), tuple(threads)))

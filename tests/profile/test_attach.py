@@ -16,7 +16,7 @@ import pytest
 from penstock import profile
 from penstock._src.load.loader import Loader
 from penstock._src.profile.record.registry import registered, tunable_of
-from penstock._src.profile.verdict.case import OTHER, Fix
+from penstock._src.profile.verdict.model import Fix
 from penstock._src.profile.verdict.trial import try_fix
 from penstock.errors import UsageError
 from penstock.profile import attach, detach, reset, snapshot, span
@@ -308,7 +308,7 @@ def test_while_it_is_off_it_costs_nothing_and_changes_nothing() -> None:
 def test_a_variant_has_other_workers_and_the_same_samples() -> None:
     batches = attach(DataLoader(Squares(), batch_size=BATCH))
     other = tunable_of(batches).variant(num_workers=2)
-    made = other.loader
+    made = other._living()
     assert (batches.num_workers, made.num_workers, made.prefetch_factor) == (0, 2, 2)
     assert taken(other) == taken(batches)
     larger = tunable_of(batches).variant(batch_size=8)
@@ -325,7 +325,7 @@ def test_a_larger_batch_of_a_dataloader_is_tried() -> None:
         sizes.append(len(batch))
 
     batches = attach(DataLoader(Squares(), batch_size=2))
-    fix = Fix("larger batch", {"batch_size": 4}, 1.0, "", OTHER, batch_factor=2.0)
+    fix = Fix("larger batch", {"batch_size": 4}, 1.0, "", True, batch_factor=2.0)
     found = try_fix(tunable_of(batches), fix, step, seconds=0.001, control=True)
     assert found.measured_ms > 0 and found.control_ms is not None and {2, 4} <= set(sizes)
     assert [len(batch) for batch in batches] == [2] * (SAMPLES // 2)

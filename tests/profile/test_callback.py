@@ -7,9 +7,8 @@ import math
 
 import pytest
 
-from penstock._src.profile.difference import between, sums
 from penstock._src.profile.report.callback import callback
-from penstock._src.profile.stats import GaugeStats, Snapshot, StepStats
+from penstock._src.profile.stats import GaugeStats, Snapshot, StepStats, between, sums
 from tests.profile.made import MAIN, MS, START_NS, empty_run, stats, training_run
 
 

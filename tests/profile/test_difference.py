@@ -5,9 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock import profile
-from penstock._src.profile.difference import between
 from penstock._src.profile.record.session import of_epoch
-from penstock._src.profile.stats import Snapshot
+from penstock._src.profile.stats import Snapshot, between
 from tests.profile.made import MAIN, MS, stats
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.registry import AccessPath
-from penstock._src.profile.verdict.case import BatchCost, Fix, FixInputs, PassStarts
+from penstock._src.profile.schema import decode
+from penstock._src.profile.stats import LoaderInfo
 from penstock._src.profile.verdict.fixes import bandwidth_of, best_of, fixes_for
-from penstock._src.profile.verdict.model import LoaderModel, StageTime
+from penstock._src.profile.verdict.model import BatchCost, Fix, FixInputs, LoaderModel, PassStarts, StageTime
 from tests.profile.runs import image, loader_told, way
 
 WAYS = [
@@ -24,12 +24,12 @@ def case(
     *, decode_ms: float = 78.0, read_ms: float = 2.0, compute_ms: float = 10.0, told: dict[str, Any] | None = None,
     ways: list[AccessPath] = WAYS, input_bound: bool = True, hits: float = 0.0, **now: Any,
 ) -> FixInputs:  # fmt: skip
-    stages = (StageTime("03b_image_decode", decode_ms, 16), StageTime("03c_fetch_bytes", read_ms, 16))
+    stages = (StageTime("03b_image_decode", decode_ms), StageTime("03c_fetch_bytes", read_ms))
     service = decode_ms + read_ms
     settings = {"threads": 2, "cores": 2, "cpu_ms": service, "read_bytes": 16 * 90_000.0, **now}
     situation = LoaderModel(service_ms=service, compute_ms=compute_ms, **settings)
     step_ms = situation.step_ms if input_bound else compute_ms
-    whole = LoaderInfo.from_json({**loader_told(), **(told or {})})
+    whole = decode(LoaderInfo, {**loader_told(), **(told or {})})
     return FixInputs(situation, step_ms, stages, whole, {each.name: each for each in ways}, hits, input_bound)
 
 
@@ -153,7 +153,7 @@ def test_without_a_measurement_threads_go_up_to_the_cores_granted() -> None:
 
 def test_workers_of_a_dataloader_are_called_so() -> None:
     told = LoaderInfo(kind="torch.utils.data.DataLoader", workers=0, batch_size=16)
-    stages = (StageTime("00_TOTAL_getitem", 30.0, 16),)
+    stages = (StageTime("00_TOTAL_getitem", 30.0),)
     made = FixInputs(LoaderModel(30.0, 0, 4, 20.0, cpu_ms=30.0), 50.0, stages, told, {}, 0.0, True)
     found = by_name(made)["workers"]
     assert found.change == {"num_workers": 2} and ms_of(found) == 20.0
@@ -170,7 +170,7 @@ def attached(
     now = LoaderModel(service_ms, workers, 2, compute_ms, cpu_ms=cpu_ms)
     whole = LoaderInfo(**{"workers": workers, "persistent_workers": False, **told})
     step_ms = now.step_ms + starts.per_step_ms
-    return FixInputs(now, step_ms, (StageTime(stage, service_ms, 4),), whole, {}, 0.0, True, starts=starts)
+    return FixInputs(now, step_ms, (StageTime(stage, service_ms),), whole, {}, 0.0, True, starts=starts)
 
 
 def test_workers_that_wait_for_storage_may_be_twice_the_cpus() -> None:
@@ -200,7 +200,7 @@ def test_workers_that_stay_spare_the_start_of_each_epoch() -> None:
     found = fixes_for(made)
     assert [fix.name for fix in found] == ["persistent workers"] and best_of(found, made.step_ms) == found[0]
     assert found[0].change == {"persistent_workers": True} and ms_of(found[0]) == pytest.approx(94.0 - 63.0)
-    assert "1.0 s" in found[0].why and "16 steps" in found[0].why
+    assert "1030 ms" in found[0].why and "16 steps" in found[0].why
     assert fixes_for(attached(4.0, 4.0, compute_ms=30.0, starts=STARTS, persistent_workers=True)) == ()
 
 

@@ -111,18 +111,16 @@ def test_an_exception_of_the_training_passes_and_the_view_ends() -> None:
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_failing_board_ends_the_view_and_not_the_training(terminal: bool) -> None:
     board, out = _Board(training_run(5), fails_at=1), io.StringIO()
-    view = _view(board, line_every_s=0.01, stream=out, terminal=terminal).start()
-    assert board.asked.wait(_SOON_S)
-    view.stop()
+    with _view(board, line_every_s=0.01, stream=out, terminal=terminal):
+        assert board.asked.wait(_SOON_S)
     assert out.getvalue().count("the live view ended: OSError: the board is gone") == 1
     assert board.count == 1 and _ended()
 
 
 def test_a_closed_stream_is_no_matter() -> None:
     out = io.StringIO()
-    view = _view(_Board(training_run(5)), line_every_s=3600, stream=out).start()
-    out.close()
-    view.stop()
+    with _view(_Board(training_run(5)), line_every_s=3600, stream=out):
+        out.close()
     assert _ended()
 
 
@@ -131,14 +129,6 @@ def test_only_its_own_thread_looks_while_it_runs() -> None:
     with _view(board, line_every_s=0.01, stream=io.StringIO()):
         assert board.enough.wait(_SOON_S)
         assert board.thread_names == {"penstock-live"}
-
-
-def test_stopping_twice_is_harmless() -> None:
-    view = _view(_Board(empty_run()), line_every_s=3600, stream=io.StringIO())
-    assert view.start() is view
-    view.stop()
-    view.stop()
-    assert _ended()
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")  # it is what a DataLoader does

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from penstock import profile
-from penstock._src.profile.record import loader_pass
 from penstock._src.profile.record import steps as steps_module
 from penstock._src.profile.record.steps import Steps, steps
 from penstock._src.profile.stats import EpochStats
@@ -29,8 +28,7 @@ def fed(clock: list[int], loader: Batches, *, step_ns: int) -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     now = [time.perf_counter_ns()]
-    for module in (loader_pass, steps_module):
-        monkeypatch.setattr(module, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(steps_module, "perf_counter_ns", lambda: now[0])
     return now
 
 

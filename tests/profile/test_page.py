@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.report.page import export_html, render_page
 from penstock._src.profile.report.page_charts import StageStyle, round_marks, step_bars, step_ticks
-from penstock._src.profile.stats import MemoryPoint, Snapshot, SpanEvent, StepPoint, StepStats, ThreadEvents
+from penstock._src.profile.stats import LoaderInfo, MemoryPoint, Snapshot, SpanEvent, StepPoint, StepStats, ThreadEvents
 from penstock.errors import OutputFailed
 from tests.profile.browser import CHROMIUM, DRIVER, Browser
 from tests.profile.made import MAIN, MS, START_NS, empty_run, stats, steps_of, training_run

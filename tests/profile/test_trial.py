@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock._src.profile.loader_info import LoaderInfo
-from penstock._src.profile.verdict.case import Fix
+from penstock._src.profile.schema import decode
+from penstock._src.profile.stats import LoaderInfo
+from penstock._src.profile.verdict.model import Fix
 from penstock._src.profile.verdict.trial import FixTrial, batch_cost
 from penstock._src.profile.verdict.verdict import verdict
 from penstock.errors import UsageError
@@ -28,7 +29,7 @@ class Fake:
         self.ended = 0
 
     def describe(self) -> LoaderInfo:
-        return LoaderInfo.from_json(self.told)
+        return decode(LoaderInfo, self.told)
 
     def variant(self, **options: Any) -> Fake:
         self.begun.append(options)
@@ -102,17 +103,17 @@ def test_a_change_helps_if_as_many_samples_take_less_than_without_it(
     measured: float, control: float | None, factor: float, is_gain: bool
 ) -> None:
     changed = Fix("larger batch", {"batch_size": 32}, 5.0, "", batch_factor=factor)
-    assert FixTrial(changed, 5.0, measured, (measured,), 16, control).is_gain == is_gain
+    assert FixTrial(changed, 5.0, measured, (measured,), control).is_gain == is_gain
 
 
 def test_nothing_that_a_trial_did_not_confirm_is_called_shorter() -> None:
     made = run(61, 38, {"03b_image_decode": 118.0})
     found = verdict(made, loader=Measured(loader_told(), way("now", 6.0), way("ram", 0.02)))
     assert found.best is not None and found.sentence.endswith("a view in RAM would make the step 23 ms")
-    tried = replace(found, trial=FixTrial(found.best, 23.0, 64.0, (64.0,), 16, control_ms=60.0))
+    tried = replace(found, trial=FixTrial(found.best, 23.0, 64.0, (64.0,), control_ms=60.0))
     assert "would make" not in tried.sentence and tried.sentence.endswith("23 ms, and a trial did not confirm it")
     assert any(line.startswith("tried ") and "the trial did not confirm it" in line for line in tried.lines())
     chinese = tried.lines("zh")
     assert "未能证实" in chinese[0] and any(line.startswith("已试") and "未能证实" in line for line in chinese)
-    helped = replace(found, trial=FixTrial(found.best, 23.0, 24.0, (24.0,), 16, control_ms=60.0))
+    helped = replace(found, trial=FixTrial(found.best, 23.0, 24.0, (24.0,), control_ms=60.0))
     assert helped.sentence == found.sentence and not any("confirm" in line for line in helped.lines())

@@ -22,11 +22,11 @@ from penstock._src.load.recreate import from_description, window_from
 from penstock._src.load.sampling.window import Clip, Transition, Window
 from penstock._src.load.settings import Mix
 from penstock._src.profile import messages
-from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.registry import AccessPath, loader_infos, register, registered
-from penstock._src.profile.stats import Snapshot
+from penstock._src.profile.schema import decode
+from penstock._src.profile.stats import LoaderInfo, Snapshot
 from penstock._src.profile.verdict import trial
-from penstock._src.profile.verdict.case import Fix
+from penstock._src.profile.verdict.model import Fix
 from penstock._src.profile.verdict.trial import Replay, batch_cost, try_fix
 from penstock._src.profile.verdict.verdict import verdict
 from penstock.errors import UsageError
@@ -184,7 +184,7 @@ def restarting(epochs: int = 3, steps: int = 16, start_ms: float = 1000.0, **tol
     ]  # fmt: skip
     whole = {"kind": "torch.utils.data.DataLoader", "workers": 2, "persistent_workers": False, "batches": steps,
              "batches_handed": epochs * steps, "starts": epochs - 1, "start_wait_ms": start_ms, **told}  # fmt: skip
-    subjects = (LoaderInfo.from_json(whole),)
+    subjects = (decode(LoaderInfo, whole),)
     return replace(made, steps=replace(made.steps, series=tuple(points), batches=epochs * steps), loaders=subjects,
                    counters={"fetch_cpu_ns": int(4e6) * epochs * steps})  # fmt: skip
 
@@ -243,7 +243,7 @@ def test_whole_passes_are_measured_with_their_beginnings(clock: list[float]) -> 
 
     fix = Fix("persistent workers", {}, 10.0, "")
     found = try_fix(Slow(), fix, lambda batch: None, seconds=0.0001, whole_passes=True)
-    assert found.windows_ms == pytest.approx((10.0, 10.0, 10.0)) and found.batches >= 9
+    assert found.windows_ms == pytest.approx((10.0, 10.0, 10.0))
     assert Slow.made == 4  # the first one does not count
 
 
@@ -384,7 +384,7 @@ def test_a_loader_is_made_again_from_what_it_said(tmp_path: Path) -> None:
         store, Clip(2), batch_size=3, image_size=(24, 32), threads=1, seed=5, shuffle="local", output="numpy",
         memory="300MiB", normalize=None,
     ) as first:  # fmt: skip
-        told = LoaderInfo.from_json(json.loads(json.dumps(first.describe().to_json())))
+        told = decode(LoaderInfo, json.loads(json.dumps(first.describe().to_json())))
         with from_description(told) as again:
             assert again.describe().options == told.options and again.describe().window == told.window
             pairs = zip(first, again, strict=True)
@@ -398,7 +398,7 @@ def test_a_mixture_is_made_again_with_its_weights(tmp_path: Path) -> None:
 
     stores = [(penstock.open(tmp_path / "one"), 0.75), (penstock.open(tmp_path / "two"), 0.25)]
     with Loader(Mix(stores, length=40), batch_size=4, image_size=(24, 32), output="numpy") as first:
-        told = LoaderInfo.from_json(json.loads(json.dumps(first.describe().to_json())))
+        told = decode(LoaderInfo, json.loads(json.dumps(first.describe().to_json())))
         with from_description(told) as again:
             assert len(again) == len(first) == 10
             assert [each.weight for each in again.describe().stores] == [0.75, 0.25]
@@ -439,7 +439,7 @@ def test_a_view_is_filled_before_it_is_measured(loader: Loader) -> None:
     found = try_fix(Watched(), fix, lambda batch: None, seconds=0.0)
     stats = made[0].stats()
     assert stats["images_made"] == 100 and stats["view_hits"] > 0  # each image was made once, in the first pass
-    assert found.batches >= 18
+    assert len(found.windows_ms) == 3
 
 
 def test_the_users_own_step_is_replayed_for_half_and_whole_batches(loader: Loader) -> None:

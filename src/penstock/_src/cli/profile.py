@@ -102,10 +102,9 @@ def verdict_of(snapshot: Snapshot, *, check: bool, seconds: float) -> tuple[Verd
 def _loader(snapshot: Snapshot) -> tuple[Loader | None, list[str], bool]:
     """The loader of the run made again, where its data lies on this machine; False where data cannot be opened."""
     from penstock._src.load.recreate import from_description
-    from penstock._src.profile.loader_info import PENSTOCK_LOADER
     from penstock._src.profile.messages import message
-    from penstock._src.profile.verdict.model_inputs import leading
-    from penstock._src.profile.verdict.verdict import missing_data
+    from penstock._src.profile.stats import PENSTOCK_LOADER
+    from penstock._src.profile.verdict.verdict import leading, missing_data
 
     described = leading(snapshot.loaders)
     if not snapshot.loaders:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock._src.load.engine.source import ImageColumn, SampleSource
 from penstock._src.load.views.view import View
-from penstock._src.profile.loader_info import (
+from penstock._src.profile.stats import (
     PENSTOCK_LOADER,
     ImageInfo,
     LoaderInfo,
@@ -40,24 +40,19 @@ def describe(loader: Loader) -> LoaderInfo:
         stores=tuple(_store(each.store, weight) for each, weight in zip(loader._sources, mix.weights, strict=True)),
         length=mix.length,
         window=loader.window.describe(),
-        rows=sum(source.store.rows for source in loader._sources),
-        samples=loader.samples,
         batches=len(loader),
         batch_size=_batch_size(loader),
         threads=shares.threads,
-        slots=shares.slots,
         engine=loader._engine_kind,
         cores=read_cpu_limit().count,
         device=str(options["device"] or "cpu"),
         cuda=_cuda(),
-        exact=bool(options["exact"]),
         resize=options["resize"],
         images=tuple(_image(loader, source, column) for source in loader._sources for column in source.images),
         images_per_batch=per_batch,
         made_per_batch=made / n_batches if n_batches else None,
         hit_share=counts["view_hits"] / made if made else None,
         stored_bytes_per_batch=stored,
-        batch_bytes=shares.slot_bytes,
         memory_bytes=shares.limit_bytes,
         memory_left_bytes=max(shares.left_bytes, 0),
         memory_available_bytes=read_memory_limit().available_bytes,
@@ -95,16 +90,10 @@ def _cache_free() -> int | None:
 
 
 def _image(loader: Loader, source: SampleSource, column: ImageColumn) -> ImageInfo:
-    fit, rows = column.fit, source.store.rows
+    fit = column.fit
     return ImageInfo(
         column=column.name,
-        encoding=column.column.encoding,
-        way=column.column.way,
-        stored=fit.stored,
-        size=fit.size,
-        steps=sum(output.steps or 1 for output in column.outputs),
-        rows=rows,
-        stored_bytes=column.column.stored_bytes / max(rows, 1),
+        rows=source.store.rows,
         view_row_bytes=column.view_row_bytes,
         on_device=loader._encoded(column),
         is_jpeg=column.is_jpeg,
@@ -116,7 +105,7 @@ def _image(loader: Loader, source: SampleSource, column: ImageColumn) -> ImageIn
 def _view(view: View | None) -> ViewInfo | None:
     if view is None or view.is_closed:
         return None
-    return ViewInfo("ram" if view.path is None else "disk", view.capacity, view.n_filled, view.n_bytes)
+    return ViewInfo("ram" if view.path is None else "disk", view.capacity, view.n_filled)
 
 
 def _cuda() -> bool:
@@ -146,5 +135,5 @@ def _store(store: Store, weight: float) -> StoreInfo:
     """What opens a store again; `open_options` is None where that is only possible in this process."""
     again = store.reopening()
     if again is None or len(again[1].get("episodes") or ()) > _MOST_EPISODES:
-        return StoreInfo(str(store.path), store.kind, store.rows, weight, None)
-    return StoreInfo(str(again[0]), store.kind, store.rows, weight, again[1])
+        return StoreInfo(str(store.path), store.kind, weight, None)
+    return StoreInfo(str(again[0]), store.kind, weight, again[1])

@@ -41,8 +41,8 @@ from penstock._src.load.views.choose_views import attach_views, full_bytes_of, h
 from penstock._src.load.views.view import View
 from penstock._src.plan.load_plan import LoadPlan
 from penstock._src.plan.view_choice import fit_whole
-from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.registry import AccessPath, register, unregister
+from penstock._src.profile.stats import LoaderInfo
 from penstock._src.stores.store import Store
 from penstock._src.system.budget import Budget, Reservation
 from penstock._src.system.units import format_bytes

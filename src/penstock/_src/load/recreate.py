@@ -8,7 +8,7 @@ from typing import Any
 from penstock._src.load.loader import Loader
 from penstock._src.load.sampling.window import Clip, Sampling, Transition, Window
 from penstock._src.load.settings import Mix
-from penstock._src.profile.loader_info import PENSTOCK_LOADER, LoaderInfo
+from penstock._src.profile.stats import PENSTOCK_LOADER, LoaderInfo
 from penstock._src.stores.opening import open_store
 from penstock.errors import UsageError
 

@@ -11,8 +11,7 @@ from collections import deque
 from time import perf_counter_ns
 from typing import Protocol
 
-from penstock._src.profile.record.counters import gauge
-from penstock._src.profile.record.spans import is_enabled
+from penstock._src.profile.record.spans import gauge, is_enabled
 from penstock._src.profile.record.steps import STEP_ALONE, STEP_BESIDE
 
 _EVERY = 50  # batches between two rests

@@ -310,3 +310,10 @@ def in_language(text: str, lang: Language) -> str:
     if lang not in ("en", "zh"):
         raise UsageError(f"the profile speaks en and zh, not {lang!r}", hint='use lang="en" or lang="zh"')
     return text.zh if lang == "zh" and isinstance(text, BilingualText) else str(text)
+
+
+def ms_text(ms: float) -> str:
+    """As many digits as matter."""
+    if ms >= 10_000:
+        return f"{ms / 1e3:.1f} s"
+    return f"{ms:.0f} ms" if ms >= 20 else f"{ms:.1f} ms" if ms >= 1 else f"{ms:.2f} ms"

@@ -6,18 +6,17 @@ import functools
 import os
 import reprlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from penstock._src.system import files
 from penstock.errors import OutputFailed, UsageError
 
 _REAL = (-sys.float_info.max, sys.float_info.max)
-_NEEDED = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
 # Writing
@@ -64,60 +63,33 @@ def replacing(path: str | os.PathLike[str], what: str) -> Iterator[Path]:
 # Reading
 
 
-def decode(kind: Any, value: Any, place: str) -> Any:
-    """A value of a file as its type says; UsageError names its place where it is something else."""
+def decode(kind: Any, value: Any) -> Any:
+    """A value of a file as its type says; UsageError where it is something else."""
+    try:
+        return _decoded(kind, value)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"the profile is damaged: {error}") from error
+
+
+def _decoded(kind: Any, value: Any) -> Any:
     origin, args = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return value
-    if kind in _NEEDED:
-        is_right = type(value) is kind or (kind is float and type(value) is int)
-        return value if is_right else refuse(value, place, _NEEDED[kind])
     if origin is UnionType:
-        return None if value is None else decode(args[0], value, place)
-    if origin is tuple:
-        if type(value) is not list:
-            refuse(value, place, "a list")
-        kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
-        return tuple(_row(kinds, value, place))
-    if hasattr(kind, "_fields"):
-        return kind(*_row(_hints(kind), value, place))
-    if not isinstance(value, Mapping):
-        refuse(value, place, "a table")
+        return None if value is None else _decoded(args[0], value)
     if origin is Mapping:
-        return {str(name): decode(args[1], each, f"{place}[{reprlib.repr(name)}]") for name, each in value.items()}
-    return decode_fields(kind, value, place)
-
-
-def decode_fields(kind: Any, value: Any, place: str) -> Any:
-    """A dataclass of the fields that a table has."""
-    if not isinstance(value, Mapping):
-        refuse(value, place, "a table")
-    known = {}
-    known_fields: Sequence[Field[Any]] = fields(kind)
-    for each, hint in zip(known_fields, _hints(kind), strict=True):
-        inside = f"{place}.{each.name}" if place else each.name
-        if each.name in value:
-            known[each.name] = decode(hint, value[each.name], inside)
-        elif each.default is MISSING and each.default_factory is MISSING:
-            raise UsageError(f"the profile is damaged: {inside} is missing")
-    return kind(**known)
-
-
-def refuse(value: Any, place: str, needed: str) -> NoReturn:
-    """Say what is needed at a place of the file."""
-    raise UsageError(f"the profile is damaged: {place}: needs {needed}, not {reprlib.repr(value)}")
+        return {name: _decoded(args[1], each) for name, each in value.items()}
+    if hasattr(kind, "__dataclass_fields__"):
+        hints = _hints(kind)
+        return kind(**{name: _decoded(hints[name], each) for name, each in value.items() if name in hints})
+    if origin is tuple or hasattr(kind, "_fields"):
+        kinds = args or tuple(_hints(kind).values())
+        kinds = kinds[:1] * len(value) if kinds[-1] is Ellipsis else kinds
+        row = [_decoded(each, part) for each, part in zip(kinds, value, strict=True)]
+        return kind(*row) if hasattr(kind, "_fields") else tuple(row)
+    if kind is not Any and not isinstance(value, (int, float) if kind is float else kind):
+        raise TypeError(f"{kind.__name__} is needed, not {reprlib.repr(value)}")
+    return value
 
 
 @functools.cache
-def _hints(kind: Any) -> list[Any]:
-    """The types of the fields of a dataclass or a NamedTuple, in their order."""
-    hints = get_type_hints(kind)
-    names = kind._fields if hasattr(kind, "_fields") else [each.name for each in fields(kind)]
-    return [hints[name] for name in names]
-
-
-def _row(kinds: Sequence[Any], value: Any, place: str) -> list[Any]:
-    if type(value) is not list or len(value) != len(kinds):
-        refuse(value, place, f"a list of {len(kinds)}")
-    pairs = enumerate(zip(kinds, value, strict=True))
-    return [decode(kind, each, f"{place}[{number}]") for number, (kind, each) in pairs]
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, TypeVar
 
-from penstock._src.profile.loader_info import LoaderInfo
-from penstock._src.profile.record.histogram import Durations, pairs_of
-from penstock._src.profile.schema import decode_fields, encode_fields, replacing
+from penstock._src.profile.record.histogram import Durations, middle_ns, pairs_of
+from penstock._src.profile.schema import decode, encode_fields, replacing
 from penstock.errors import UsageError
 
 VERSION = 3
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,35 +40,34 @@ class SpanStats(Durations):
         return (self.total_ns + self.nested_ns) / self.count if self.count else 0.0
 
 
-def combine_spans(spans: Sequence[SpanStats]) -> SpanStats:
-    """Several rows as one, which is where the first is: all figures summed."""
+def grouped(values: Iterable[T], name_of: Callable[[T], str]) -> dict[str, list[T]]:
+    """Values by their names, in the order in which these come."""
+    found: dict[str, list[T]] = {}
+    for each in values:
+        found.setdefault(name_of(each), []).append(each)
+    return found
+
+
+def merge_by_name(spans: Iterable[SpanStats]) -> list[SpanStats]:
+    """One for each name, all figures summed. A call inside a call of the same name adds to all but the total."""
+    return [_merged(name, alike) for name, alike in grouped(spans, lambda each: each.name).items()]
+
+
+def _merged(name: str, spans: list[SpanStats]) -> SpanStats:
+    inner_ns = sum(each.total_ns for each in spans if name in each.path)
     counts: Counter[int] = Counter()
     for each in spans:
         counts.update(dict(each.histogram))
-    return replace(
-        spans[0],
+    return SpanStats(
+        name=name,
         count=sum(each.count for each in spans),
-        total_ns=sum(each.total_ns for each in spans),
+        total_ns=sum(each.total_ns for each in spans) - inner_ns,
         self_ns=sum(each.self_ns for each in spans),
-        nested_ns=sum(each.nested_ns for each in spans),
+        nested_ns=sum(each.nested_ns for each in spans) + inner_ns,
         min_ns=min((each.min_ns for each in spans if each.count), default=0),
         max_ns=max(each.max_ns for each in spans),
         histogram=pairs_of(counts),
     )
-
-
-def merge_by_name(spans: Iterable[SpanStats]) -> list[SpanStats]:
-    """One for each name. A call inside a call of the same name adds to all figures but the total."""
-    grouped: dict[str, list[SpanStats]] = {}
-    for each in spans:
-        grouped.setdefault(each.name, []).append(each)
-    found = []
-    for name, alike in grouped.items():
-        inner_ns = sum(each.total_ns for each in alike if name in each.path)
-        all_of = combine_spans(alike)
-        total_ns, nested_ns = all_of.total_ns - inner_ns, all_of.nested_ns + inner_ns
-        found.append(replace(all_of, path=(), process=0, thread="", total_ns=total_ns, nested_ns=nested_ns))
-    return found
 
 
 @dataclass(frozen=True)
@@ -80,10 +79,6 @@ class GaugeStats:
     min: float
     max: float
     count: int
-
-    def __post_init__(self) -> None:
-        # Whatever became of a sum that no float holds.
-        object.__setattr__(self, "mean", max(self.min, min(self.mean, self.max)))
 
 
 class StepPoint(NamedTuple):
@@ -160,6 +155,122 @@ class ThreadEvents:
     events: tuple[SpanEvent, ...]
 
 
+# What a loader tells of itself; a field that is None is not known
+
+PENSTOCK_LOADER = "penstock.Loader"
+TORCH_LOADER = "torch.utils.data.DataLoader"
+
+
+@dataclass(frozen=True)
+class ViewInfo:
+    """The view that answers for images of one column."""
+
+    where: str
+    """"ram" or "disk"."""
+    capacity: int
+    """Images."""
+    filled: int
+
+
+@dataclass(frozen=True)
+class ImageInfo:
+    """One image column, by what decides which changes apply to it."""
+
+    column: str
+    rows: int
+    view_row_bytes: int
+    """Of one image in a view; 0 where it can have none."""
+    on_device: bool
+    """Whether it is decoded on the GPU."""
+    is_jpeg: bool
+    can_scale: bool
+    """Whether `exact=False` would decode it smaller."""
+    view: ViewInfo | None = None
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """One store of a loader, and what opens it again."""
+
+    path: str
+    kind: str = ""
+    weight: float = 1.0
+    """In a mixture."""
+    open_options: Mapping[str, Any] | None = None
+    """None where only the process that made the store can open it."""
+
+
+@dataclass(frozen=True)
+class LoaderInfo:
+    """How a loader is set up, what a batch of it needs, and what it gave so far."""
+
+    kind: str | None = None
+    text: str | None = None
+    """Its `repr`."""
+    batch_size: int | None = None
+    """Samples that this process takes of a batch."""
+    batches: int | None = None
+    """Of an epoch."""
+    memory_available_bytes: int | None = None
+    cores: int | None = None
+    threads: int | None = None
+
+    # A DataLoader of torch
+    workers: int | None = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool | None = None
+    is_stream: bool | None = None
+    """Whether every worker goes through all of the data set, unless that divides itself."""
+    starts: int | None = None
+    """Passes that began, all but the very first."""
+    start_wait_ms: float | None = None
+    """For the first batch of one of these."""
+
+    # A loader of penstock
+    options: Mapping[str, Any] | None = None
+    """What it was asked for, without the store and the window."""
+    stores: tuple[StoreInfo, ...] = ()
+    length: int | None = None
+    """Of a mixture."""
+    window: Mapping[str, Any] | None = None
+    engine: str | None = None
+    """"thread" or "process": where its batches are made."""
+    device: str | None = None
+    cuda: bool | None = None
+    """Whether the process has a GPU."""
+    resize: str | None = None
+    images: tuple[ImageInfo, ...] = ()
+    images_per_batch: float | None = None
+    """That are asked for."""
+    made_per_batch: float | None = None
+    """That were decoded or copied; a batch needs an image once."""
+    hit_share: float | None = None
+    """Of these, the part that a view answered for."""
+    stored_bytes_per_batch: float | None = None
+    memory_bytes: int | None = None
+    memory_left_bytes: int | None = None
+    cache_free_bytes: int | None = None
+
+    # What it gave, and what the profiler adds of the training steps
+    batches_handed: int | None = None
+    step_batches: int | None = None
+    """That went into training steps."""
+    ended: bool | None = None
+
+    @property
+    def processes(self) -> int:
+        """That share each batch."""
+        shard = (self.options or {}).get("shard")
+        return int(shard[1]) if shard else 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; what is not known is left out."""
+        return {name: value for name, value in encode_fields(self).items() if value not in (None, [])}
+
+
+# Everything
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """What a profile knew at one moment; times are those of `time.perf_counter_ns`, one clock for all processes."""
@@ -202,7 +313,7 @@ class Snapshot:
             raise UsageError("this is no profile of penstock: the key 'penstock_profile' is missing")
         if data["penstock_profile"] != VERSION:
             raise UsageError(f"the profile has version {data['penstock_profile']!r}, this penstock reads {VERSION}")
-        found: Snapshot = decode_fields(Snapshot, data, "")
+        found: Snapshot = decode(Snapshot, data)
         return replace(found, counters=Counter(found.counters))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -215,7 +326,7 @@ class Snapshot:
     def load(path: str | os.PathLike[str]) -> Snapshot:
         """Read what `save` wrote."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise UsageError(f"{os.fspath(path)}: cannot be read: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
@@ -232,5 +343,56 @@ class Snapshot:
         )
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+# What happened between two snapshots of one run
+
+
+def between(before: Snapshot, after: Snapshot) -> Snapshot:
+    """What happened from one snapshot to a later one of the same run: its spans and steps alone.
+
+    Threads come and go, and a new one goes on with the sums of one that has ended: only what all of them did together
+    can be told apart.
+    """
+    if after.start_ns != before.start_ns or after.process != before.process:
+        return after  # it was reset in between: everything in it is new
+    steps = StepStats(
+        count=max(0, after.steps.count - before.steps.count),
+        total_ns=max(0, after.steps.total_ns - before.steps.total_ns),
+        wait_total_ns=max(0, after.steps.wait_total_ns - before.steps.wait_total_ns),
+    )
+    spans, gpu = _newer(before.spans, after.spans), _newer(before.gpu, after.gpu)
+    return Snapshot(
+        spans=spans, gpu=gpu, steps=steps, process=after.process, start_ns=before.taken_ns, taken_ns=after.taken_ns
+    )
+
+
+def sums(snapshot: Snapshot) -> Snapshot:
+    """What `between` needs of a snapshot, without its series and events: small enough to keep several."""
+    steps = replace(snapshot.steps, series=())
+    return replace(snapshot, steps=steps, epochs=(), memory=(), machine={}, loaders=(), events=())
+
+
+def _newer(before: Iterable[SpanStats], after: Iterable[SpanStats]) -> tuple[SpanStats, ...]:
+    known = {each.name: each for each in merge_by_name(before)}
+    found = [_less(new, known[new.name]) if new.name in known else new for new in merge_by_name(after)]
+    return tuple(each for each in found if each.count > 0)
+
+
+def _less(after: SpanStats, before: SpanStats) -> SpanStats:
+    counts = Counter(dict(after.histogram))
+    counts.subtract(dict(before.histogram))
+    pairs = pairs_of(counts)
+    min_ns, max_ns = after.min_ns, after.max_ns
+    if pairs:
+        # The extremes of the time between are not known, but the buckets at its ends are: they bound the percentiles.
+        low_ns, high_ns = (round(middle_ns(pairs[end][0])) for end in (0, -1))
+        min_ns, max_ns = max(low_ns, min_ns), max(low_ns, min(high_ns, max_ns))
+    return replace(
+        after,
+        count=after.count - before.count,
+        total_ns=max(0, after.total_ns - before.total_ns),
+        self_ns=max(0, after.self_ns - before.self_ns),
+        nested_ns=max(0, after.nested_ns - before.nested_ns),
+        min_ns=min_ns,
+        max_ns=max_ns,
+        histogram=pairs,
+    )

@@ -18,8 +18,7 @@ from penstock._src.load.engine.slots import SlotLayout
 from penstock._src.load.engine.source import SampleSource
 from penstock._src.load.engine.stages import DEVICE
 from penstock._src.load.epoch import Pass
-from penstock._src.profile.record.counters import count, gauge
-from penstock._src.profile.record.spans import span
+from penstock._src.profile.record.spans import count, gauge, span
 
 if TYPE_CHECKING:
     from penstock._src.load.device.cuda import CudaTarget

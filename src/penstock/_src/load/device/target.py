@@ -13,9 +13,8 @@ from penstock._src.load.engine.stages import HAND_OUT, now_ns
 from penstock._src.load.epoch import Pass
 from penstock._src.load.settings import OUTPUTS, gives_tensors, one_of
 from penstock._src.load.step_probe import StepProbe
-from penstock._src.profile.record.counters import gauge
-from penstock._src.profile.record.loader_pass import LoaderPass
-from penstock._src.profile.record.spans import record_calls
+from penstock._src.profile.record.spans import gauge, record_calls
+from penstock._src.profile.record.steps import LoaderPass
 from penstock.errors import MissingExtra, UsageError
 
 

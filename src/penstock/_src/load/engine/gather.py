@@ -25,7 +25,7 @@ from penstock._src.load.sampling.window import Sampling
 from penstock._src.load.shares import LIBRARIES_BYTES, TABLE_SHARE
 from penstock._src.load.views.choose_views import attach_views, held_bytes
 from penstock._src.load.views.view import View
-from penstock._src.profile.record.loader_pass import is_in_sample
+from penstock._src.profile.record.steps import is_in_sample
 from penstock._src.stores.store import Store
 from penstock._src.system.budget import Budget, Reservation
 from penstock.errors import UsageError

@@ -22,8 +22,7 @@ import sys
 import time
 from typing import Any
 
-from penstock._src.profile.record.counters import count
-from penstock._src.profile.record.spans import is_enabled, record_calls, show
+from penstock._src.profile.record.spans import count, is_enabled, record_calls, show
 from penstock._src.profile.report.figures import IDLE
 from penstock._src.stores.store import Column
 

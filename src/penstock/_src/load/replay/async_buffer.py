@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from penstock._src.load import settings
 from penstock._src.load.engine.thread_pool import FORGOTTEN_S, start_thread
-from penstock._src.profile.record.counters import gauge
-from penstock._src.profile.record.loader_pass import LoaderPass, work_ahead
+from penstock._src.profile.record.spans import gauge
+from penstock._src.profile.record.steps import LoaderPass, work_ahead
 from penstock.errors import BudgetExceeded, UsageError
 
 _LOOK_S = 0.05  # how often it is tried whether batches were dropped

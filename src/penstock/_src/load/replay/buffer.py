@@ -28,7 +28,7 @@ from penstock._src.load.replay.batches import ReplayBatches
 from penstock._src.load.replay.file import ReplayFile, load_file, load_text, moments
 from penstock._src.load.replay.options import ReplayOutput, paths_for, replay_request, seed_for
 from penstock._src.load.shares import ENGINE_BYTES, LIBRARIES_BYTES, TABLE_SHARE, engine_bytes
-from penstock._src.profile.record.loader_pass import LoaderPass, is_ahead
+from penstock._src.profile.record.steps import LoaderPass, is_ahead
 from penstock._src.stores.hdf5.guard import is_guard_fork
 from penstock._src.system.budget import Budget
 from penstock._src.system.memory import rss_bytes

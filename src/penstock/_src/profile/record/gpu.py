@@ -51,8 +51,8 @@ class DeviceTimeline:
         self._last = began
         self._stages.append((name, asked_ns, self._last_ns, duration_ns))
 
-    def events(self, since_ns: int = 0) -> tuple[SpanEvent, ...]:
-        """The stages that ended after `since_ns`, by time; those that begin inside others are deeper."""
+    def events(self) -> tuple[SpanEvent, ...]:
+        """The stages by time; those that begin inside others are deeper."""
         zero_ns = max((asked_ns - begin_ns for _, asked_ns, begin_ns, _ in self._stages), default=0)
         found: list[SpanEvent] = []
         open_ends: list[int] = []
@@ -60,8 +60,7 @@ class DeviceTimeline:
             start_ns = zero_ns + begin_ns
             while open_ends and open_ends[-1] <= start_ns:
                 open_ends.pop()
-            if start_ns + duration_ns >= since_ns:
-                found.append(SpanEvent(name, start_ns, duration_ns, len(open_ends)))
+            found.append(SpanEvent(name, start_ns, duration_ns, len(open_ends)))
             open_ends.append(start_ns + duration_ns)
         return tuple(found)
 
@@ -81,12 +80,12 @@ class _Stages:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.waiting: deque[tuple[_Open, Any]] = deque()
-        self.timelines: dict[int, DeviceTimeline] = {}
         self.clear()
 
     def clear(self) -> None:
         """Forget stages that are over; those under way are still taken in when they are."""
         self.found: dict[str, Histogram] = {}
+        self.timelines: dict[int, DeviceTimeline] = {}
         self.lost = 0
 
     def begin(self, cuda: Any, name: str) -> _Open | None:
@@ -180,10 +179,10 @@ def stats() -> tuple[SpanStats, ...]:
     return tuple(sorted(found, key=lambda each: (-each.total_ns, each.name)))
 
 
-def events(since_ns: int = 0) -> tuple[ThreadEvents, ...]:
+def events() -> tuple[ThreadEvents, ...]:
     """The last stages of each device that are over, by time, as a thread of this process would have them."""
     with _stages.lock:
-        found = {device: timeline.events(since_ns) for device, timeline in sorted(_stages.timelines.items())}
+        found = {device: timeline.events() for device, timeline in sorted(_stages.timelines.items())}
     return tuple(
         ThreadEvents(os.getpid(), "", f"GPU {device}" if device else "GPU", each)
         for device, each in found.items()

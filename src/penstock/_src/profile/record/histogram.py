@@ -1,18 +1,23 @@
-"""Durations in constant memory: eight buckets per doubling, so that a percentile is within 4.5 % of the true one."""
+"""Durations and series in constant memory.
+
+Durations have eight buckets per doubling, so that a percentile is within 4.5 % of the true one.
+"""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Generic, TypeVar
 
 # From 1 ns to 2^48 ns (78 hours); what is longer goes into the last bucket, and its true size into `max_ns`.
 PER_OCTAVE = 8
 N_BUCKETS = 48 * PER_OCTAVE
 
+T = TypeVar("T")
 Pairs = tuple[tuple[int, int], ...]
 
 
@@ -90,3 +95,28 @@ class Histogram:
         return Durations(
             count=self.count, total_ns=self.total_ns, min_ns=self.min_ns, max_ns=self.max_ns, histogram=pairs
         )
+
+
+class Series(Generic[T]):
+    """Points in constant memory: when full, neighbours are merged and every point stands for twice as many."""
+
+    def __init__(self, most: int, merge: Callable[[Sequence[T]], T]) -> None:
+        self._most, self._merge, self.per_point = most, merge, 1
+        self._points: list[T] = []
+        self._pending: list[T] = []
+
+    def add(self, point: T) -> None:
+        """Append one."""
+        self._pending.append(point)
+        if len(self._pending) == self.per_point:
+            self._points.append(self._merge(self._pending))
+            self._pending.clear()
+        if len(self._points) >= self._most:
+            self._points = [self._merge(self._points[i : i + 2]) for i in range(0, len(self._points), 2)]
+            self.per_point *= 2
+
+    @property
+    def points(self) -> tuple[T, ...]:
+        """All points, with what is not a whole point yet as the last."""
+        pending = tuple(self._pending)  # another thread may add
+        return (*self._points, *([self._merge(pending)] if pending else []))[-self._most :]

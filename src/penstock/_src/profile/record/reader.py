@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock._src.profile.record import layout as at
 from penstock._src.profile.record.board import Board, Entry
 from penstock._src.profile.record.buffer import add_events
-from penstock._src.profile.stats import GaugeStats, SpanEvent, SpanStats, ThreadEvents
+from penstock._src.profile.stats import GaugeStats, SpanEvent, SpanStats, ThreadEvents, grouped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,10 +127,7 @@ def _stats(row: NDArray[np.int64], name: str, path: tuple[str, ...], entry: Entr
 
 def merge_gauges(levels: list[Level]) -> dict[str, GaugeStats]:
     """The newest value of any buffer, and the values of all."""
-    grouped: dict[str, list[Level]] = {}
-    for each in levels:
-        if each.kind == at.GAUGE and each.times:
-            grouped.setdefault(each.name, []).append(each)
+    gauges = [each for each in levels if each.kind == at.GAUGE and each.times]
     return {
         name: GaugeStats(
             last=max(alike, key=lambda each: each.time_ns).last,
@@ -139,5 +136,5 @@ def merge_gauges(levels: list[Level]) -> dict[str, GaugeStats]:
             max=max(each.most for each in alike),
             count=int(sum(each.times for each in alike)),
         )
-        for name, alike in grouped.items()
+        for name, alike in grouped(gauges, lambda each: each.name).items()
     }

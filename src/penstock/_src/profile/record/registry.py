@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.record.spans import is_enabled, share_board
 from penstock._src.profile.record.steps import steps
+from penstock._src.profile.stats import LoaderInfo
 from penstock.errors import UsageError
 
 _MOST_KEPT = 32  # some code makes a new one for every epoch
@@ -45,11 +45,6 @@ class AccessPath:
     def ms(self, threads: int) -> float:
         """What one of `threads` threads needs for an image: as measured, or at the nearest number measured."""
         return self.ms_by_threads[min(self.ms_by_threads, key=lambda each: (abs(each - threads), each))]
-
-    def to_dict(self) -> dict[str, Any]:
-        by_threads = {str(threads): round(ms, 4) for threads, ms in self.ms_by_threads.items()}
-        return {"images": self.images, "ms_by_threads": by_threads, "cpu_ms": round(self.cpu_ms, 4),
-                "stored_bytes": round(self.stored_bytes)}  # fmt: skip
 
 
 @dataclass

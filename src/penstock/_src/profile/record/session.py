@@ -7,16 +7,15 @@ import time
 from collections import Counter, deque
 from pathlib import Path
 
-from penstock._src.profile.difference import between, sums
-from penstock._src.profile.numbers import whole_number
 from penstock._src.profile.record import gpu, spans
 from penstock._src.profile.record import layout as at
 from penstock._src.profile.record.board import current_board
 from penstock._src.profile.record.machine import machine
 from penstock._src.profile.record.reader import merge_gauges, read_buffers
 from penstock._src.profile.record.registry import begin_anew, loader_infos
+from penstock._src.profile.record.spans import whole_number
 from penstock._src.profile.record.steps import steps
-from penstock._src.profile.stats import Snapshot
+from penstock._src.profile.stats import Snapshot, between, sums
 
 
 def snapshot(*, events: bool = True) -> Snapshot:
@@ -52,7 +51,7 @@ def snapshot(*, events: bool = True) -> Snapshot:
         loaders=tuple(loader_infos()),
         events=(
             *(buffer.thread for buffer in buffers if buffer.thread.events),
-            *(gpu.events(reset_ns) if events else ()),
+            *(gpu.events() if events else ()),
         ),
         lost={name: value for name, value in lost.items() if value},
         process=os.getpid(),

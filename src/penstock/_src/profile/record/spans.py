@@ -10,15 +10,16 @@ inside it and its time is counted in it.
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import isfinite
+from math import inf, isfinite
 from time import perf_counter_ns
 from typing import Any, TypeVar, cast, overload
 
-from penstock._src.profile.numbers import real_number
+from penstock._src.profile.record import layout as at
 from penstock._src.profile.record.board import JOIN, VARIABLE, open_board
 from penstock._src.profile.record.buffer import ThreadBuffer, pack_event
 from penstock._src.profile.record.decorator import decorate
@@ -257,3 +258,54 @@ def _in_child() -> None:
 
 
 os.register_at_fork(before=share_board, after_in_child=_in_child)
+
+
+# Counters and gauges
+
+
+def count(name: str, n: int = 1) -> None:
+    """Add to a counter; the snapshot sums over all threads and processes."""
+    if _is_enabled:
+        buffer = own_buffer()
+        if place := buffer.level(name, at.COUNTER):
+            buffer.doubles[place + at.L_SUM] += whole_number(n, "count(name, n)")
+
+
+def gauge(name: str, value: float) -> None:
+    """Tell the present value of something that goes up and down; one that is no finite number tells nothing."""
+    if not _is_enabled or not isfinite(value := real_number(value, "gauge(name, value)")):
+        return
+    buffer = own_buffer()
+    if place := buffer.level(name, at.GAUGE):
+        doubles = buffer.doubles
+        doubles[place + at.L_LAST], doubles[place + at.L_TIME] = value, float(perf_counter_ns())
+        doubles[place + at.L_SUM] += value
+        doubles[place + at.L_LEAST] = min(doubles[place + at.L_LEAST], value)
+        doubles[place + at.L_MOST] = max(doubles[place + at.L_MOST], value)
+        doubles[place + at.L_COUNT] += 1
+
+
+# Numbers that a user's code tells: a tensor that is kept would hold the graph behind it
+
+
+def real_number(value: Any, call: str) -> float:
+    """A float; infinity where none holds it. `call` names who asks: `gauge(name, value)`."""
+    try:
+        if isinstance(value, str):
+            raise TypeError("a text is none")
+        # Not float() alone: torch warns of it where there is a graph.
+        return float(getattr(value, "item", lambda: value)())
+    except OverflowError:
+        return inf
+    except (TypeError, ValueError, RuntimeError) as error:
+        message = f"{call}: a number is needed, not a {type(value).__name__}: {error}"
+        raise UsageError(message, hint="of a tensor with several elements, tell one number: value.mean()") from error
+
+
+def whole_number(value: Any, call: str) -> int:
+    """An int."""
+    try:
+        return int(operator.index(value))
+    except (TypeError, ValueError, RuntimeError) as error:
+        message = f"{call}: a whole number is needed, not a {type(value).__name__}"
+        raise UsageError(message, hint="int(value) makes one of a float or a text") from error

@@ -14,21 +14,18 @@ and without apart. What lies between two passes belongs to no step, nor does a s
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from time import perf_counter_ns, thread_time_ns
 
-from penstock._src.profile.numbers import whole_number
 from penstock._src.profile.record import spans
-from penstock._src.profile.record.histogram import Histogram
+from penstock._src.profile.record.histogram import Histogram, Series
 from penstock._src.profile.record.machine import MemorySeries
+from penstock._src.profile.record.spans import count, whole_number
 from penstock._src.profile.stats import EpochStats, StepPoint, StepStats
-
-if TYPE_CHECKING:
-    from penstock._src.profile.record.loader_pass import LoaderPass
 
 WAIT = "data_wait"
 STEP_ALONE, STEP_BESIDE = "step_alone_ms", "step_with_loader_ms"
@@ -36,31 +33,7 @@ STEP_ALONE, STEP_BESIDE = "step_alone_ms", "step_with_loader_ms"
 MAX_POINTS, MAX_EPOCHS, MAX_LOOPS = 4096, 4096, 32
 
 
-class Series:
-    """Step points in constant memory: when full, neighbours are merged and every point stands for twice as many."""
-
-    def __init__(self) -> None:
-        self.steps_per_point = 1
-        self._points: list[StepPoint] = []
-        self._pending: list[StepPoint] = []
-
-    def add(self, point: StepPoint) -> None:
-        """Append one step."""
-        self._pending.append(point)
-        if len(self._pending) == self.steps_per_point:
-            self._points.append(_mean(self._pending))
-            self._pending.clear()
-        if len(self._points) >= MAX_POINTS:
-            self._points = [_mean(self._points[i : i + 2]) for i in range(0, len(self._points), 2)]
-            self.steps_per_point *= 2
-
-    @property
-    def points(self) -> tuple[StepPoint, ...]:
-        """All points, with what is not a whole point yet as the last."""
-        return (*self._points, *([_mean(self._pending)] if self._pending else []))[-MAX_POINTS:]
-
-
-def _mean(points: list[StepPoint]) -> StepPoint:
+def _mean(points: Sequence[StepPoint]) -> StepPoint:
     if len(points) == 1:
         return points[0]
     duration_ns = round(sum(each.duration_ns for each in points) / len(points))
@@ -72,7 +45,7 @@ class LoopSteps:
     """The steps of one loop, or those between marks."""
 
     def __init__(self) -> None:
-        self._durations, self._series = Histogram(), Series()
+        self._durations, self._series = Histogram(), Series(MAX_POINTS, _mean)
         self._wait_total_ns = self._cpu_total_ns = self._next_step = 0
         self._epoch_from = (0, 0, 0)
         self.batches: Counter[int] = Counter()
@@ -132,7 +105,7 @@ class LoopSteps:
             **vars(self._durations.durations()),
             wait_total_ns=self._wait_total_ns,
             series=self._series.points,
-            steps_per_point=self._series.steps_per_point,
+            steps_per_point=self._series.per_point,
             batches=self.batches.total(),
             cpu_total_ns=self._cpu_total_ns,
         )
@@ -305,3 +278,86 @@ def _begin_anew() -> None:
 
 
 os.register_at_fork(after_in_child=_begin_anew)
+
+
+# A loop over a loader
+
+
+class _Local(threading.local):
+    """What the calling thread is doing."""
+
+    is_ahead = False
+    samples = 0
+
+
+_local = _Local()
+
+
+def work_ahead() -> None:
+    """The calling thread prepares batches for the loop: what it waits for is no data wait."""
+    _local.is_ahead = True
+
+
+def is_ahead() -> bool:
+    """Whether the calling thread prepares batches for the loop."""
+    return _local.is_ahead
+
+
+@contextmanager
+def counted_sample() -> Iterator[None]:
+    """What the calling thread does inside is a sample that is counted."""
+    _local.samples += 1
+    try:
+        yield
+    finally:
+        _local.samples -= 1
+
+
+def is_in_sample() -> bool:
+    """Whether the calling thread is inside a sample that is counted: what it asks for is a part of that one."""
+    return _local.samples > 0
+
+
+class LoaderPass:
+    """One loop over a loader."""
+
+    def __init__(self, loader: object = None) -> None:
+        self.loader = id(loader)
+        self._data = id(getattr(loader, "dataset", loader))
+        self.key = (self._data, True)
+        """What tells its loop from others: the data set, and whether gradients are wanted."""
+        self._is_under_way = False
+        self._cpu_from_ns = 0
+
+    @property
+    def has_gradients(self) -> bool:
+        return self.key[1]
+
+    def ask(self) -> int:
+        """The loop asks for a batch: the step before it is over."""
+        start_ns = perf_counter_ns()
+        if not spans.is_enabled():
+            return start_ns
+        if self._is_under_way:
+            count("batches_used")
+            # The CPU time is what the step keeps from the loader; several threads may share the iterator.
+            steps().use_batch(self, start_ns, max(0, thread_time_ns() - self._cpu_from_ns))
+        else:
+            is_grad = getattr(sys.modules.get("torch"), "is_grad_enabled", None)  # it may be just being imported
+            self.key = (self._data, is_grad is None or bool(is_grad()))
+            steps().begin_pass(self)
+        return start_ns
+
+    def take(self, start_ns: int, is_batch: bool) -> None:
+        """The loop gets it, or learns that there is none."""
+        if not spans.is_enabled():
+            return
+        if is_batch:
+            self._is_under_way = True
+            wait_ns = perf_counter_ns() - start_ns
+            spans.record(WAIT, wait_ns, start_ns)
+            steps().add_pass_wait(self, start_ns, wait_ns)
+            self._cpu_from_ns = thread_time_ns()
+        elif self._is_under_way:
+            self._is_under_way = False
+            steps().end_pass(self)

@@ -6,12 +6,12 @@ wandb.log(penstock.profile.callback(), step=step)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from penstock._src.profile.difference import between
 from penstock._src.profile.record import session
+from penstock._src.profile.record.histogram import Durations
 from penstock._src.profile.report.figures import peak_bytes, stage_rows
-from penstock._src.profile.stats import Snapshot
+from penstock._src.profile.stats import Snapshot, between
 from penstock._src.system.units import plain
 
 
@@ -37,12 +37,10 @@ def _values(snapshot: Snapshot, since: Snapshot | None) -> Iterator[tuple[str, f
         yield "data_wait_ms", steps.wait_mean_ns / 1e6
         yield "data_wait_share", steps.wait_share
         if since is None:
-            for name, ns in (("p50", steps.p50_ns), ("p95", steps.p95_ns), ("p99", steps.p99_ns)):
-                yield f"step/{name}_ms", ns / 1e6
+            yield from _times("step", steps, ("p50", "p95", "p99"))
     for row in stage_rows(seen):
         key = _key(row.label)
-        for name, mean_ns in (("mean", row.mean_ns), ("p50", row.p50_ns), ("p95", row.p95_ns), ("p99", row.p99_ns)):
-            yield f"{key}/{name}_ms", mean_ns / 1e6
+        yield from _times(key, row, ("mean", "p50", "p95", "p99"))
         yield f"{key}/total_s", row.total_ns / 1e9
         yield f"{key}/self_s", row.self_ns / 1e9
         yield f"{key}/calls", row.count
@@ -56,6 +54,11 @@ def _values(snapshot: Snapshot, since: Snapshot | None) -> Iterator[tuple[str, f
         yield "memory/rss_bytes", last.rss_bytes
         yield "memory/tree_pss_bytes", last.tree_pss_bytes
         yield "memory/peak_bytes", peak_bytes(snapshot)
+
+
+def _times(key: str, durations: Durations, names: Iterable[str]) -> Iterator[tuple[str, float]]:
+    for name in names:
+        yield f"{key}/{name}_ms", getattr(durations, f"{name}_ns") / 1e6
 
 
 def _key(name: str) -> str:

@@ -12,10 +12,9 @@ import threading
 from collections import deque
 from typing import IO, Any
 
-from penstock._src.profile.difference import between, sums
 from penstock._src.profile.record import session
 from penstock._src.profile.report.figures import HIGH_WAIT, peak_bytes, stage_rows
-from penstock._src.profile.stats import Snapshot
+from penstock._src.profile.stats import Snapshot, between, sums
 from penstock._src.system.units import format_bytes, format_duration_ns, plain
 
 _RECENT = 10  # looks, one a second, that "now" means in the table
@@ -40,11 +39,10 @@ class LiveView:
         # Lines speak of the time since the last line, the table of the last ten seconds.
         self._seen: deque[Snapshot] = deque(maxlen=_RECENT if self._is_terminal else 1)
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="penstock-live", daemon=True)
         self._table: Any = None
 
-    def start(self) -> LiveView:
-        """Begin to show."""
+    def __enter__(self) -> LiveView:
         global _streams
         if self._is_terminal:
             from rich.console import Console
@@ -54,26 +52,17 @@ class LiveView:
             # What the training prints goes above the table; auto_refresh would draw from a thread of rich's own.
             self._table = Live(console=Console(file=self._stream, force_terminal=True), auto_refresh=False)
             self._table.start()
-        self._thread = threading.Thread(target=self._run, name="penstock-live", daemon=True)
         self._thread.start()
         return self
 
-    def stop(self) -> None:
-        """Show the last state once more and leave the terminal as it was; again is harmless."""
-        global _streams
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._stop.set()
-            thread.join()
-            if self._table is not None:
-                self._table.stop()
-            _streams = None
-
-    def __enter__(self) -> LiveView:
-        return self.start()
-
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.stop()
+        """Show the last state once more and leave the terminal as it was."""
+        global _streams
+        self._stop.set()
+        self._thread.join()
+        if self._table is not None:
+            self._table.stop()
+        _streams = None
 
     def _run(self) -> None:
         is_last = False

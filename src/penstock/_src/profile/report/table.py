@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from dataclasses import replace
 
 from penstock._src.profile.messages import Language, in_language, message
 from penstock._src.profile.record import session
@@ -14,7 +15,6 @@ from penstock.errors import UsageError
 
 _RULE = 60
 _NAME_COLUMNS = 40
-_MOST_NESTED = 5
 
 
 def table(snapshot: Snapshot | None = None, *, lang: Language = "en", limit: int = 200) -> str:
@@ -27,8 +27,9 @@ def table(snapshot: Snapshot | None = None, *, lang: Language = "en", limit: int
         is_off = not is_enabled() and not taken.steps.count
         return "\n".join([*lines, _text("off" if is_off else "none", lang), rule])
     cells = [_cells(row, lang) for row in rows[:limit]]
-    heading = [_before(label, columns(text)) for label, text in cells[0][1:]]
-    lines += [" | ".join([_padded(_text("name", lang), _NAME_COLUMNS), *heading]), "-" * _RULE]
+    name = _text("name", lang)
+    heading = [_blank(label, columns(text)) + label for label, text in cells[0][1:]]
+    lines += [" | ".join([name + _blank(name, _NAME_COLUMNS), *heading]), "-" * _RULE]
     lines += [" | ".join(text for _, text in row) for row in cells]
     if left := rows[limit:]:
         lines.append(_text("left out", lang, count=len(left), time=_seconds(sum(row.total_ns for row in left))))
@@ -49,8 +50,7 @@ def print_timing_stats(epoch: int | None = None, *, lang: Language = "en", snaps
         known = ", ".join(str(each.epoch) for each in taken.epochs[-10:])
         hint = f"epochs that have ended: {known}" if known else "profile.mark_epoch() tells that an epoch has ended"
         raise UsageError(f"epoch {epoch!r} has not ended", hint=hint)
-    for each in ended:
-        print(epoch_line(each.epoch, each.duration_ns, wait_ns=each.wait_ns, steps=each.steps, lang=lang))
+    print("\n".join(epoch_lines(replace(taken, epochs=tuple(ended)), lang=lang)))
     alone = session.of_epoch(epoch) if snapshot is None else None
     if alone is not None:
         print(table(alone, lang=lang))
@@ -97,12 +97,9 @@ def _text(key: str, lang: Language, **values: object) -> str:
     return in_language(message(f"table: {key}", **values), lang)
 
 
-def _padded(text: str, width: int) -> str:
-    return text + " " * max(0, width - columns(text))
-
-
-def _before(text: str, width: int) -> str:
-    return " " * max(0, width - columns(text)) + text
+def _blank(text: str, width: int) -> str:
+    """What a text lacks to that width."""
+    return " " * max(0, width - columns(text))
 
 
 def _seconds(duration_ns: int) -> str:
@@ -128,14 +125,14 @@ def _cells(row: StageRow, lang: Language) -> list[tuple[str, str]]:
     ]
     labels = [key if key.startswith("p") else _text(key, lang) for key, _ in found]
     texts = [(label, f"{label}: {value}") for label, (_, value) in zip(labels, found, strict=True)]
-    return [("", _padded(plain(row.label), _NAME_COLUMNS)), *texts]
+    label = plain(row.label)
+    return [("", label + _blank(label, _NAME_COLUMNS)), *texts]
 
 
 def _below(snapshot: Snapshot, rows: list[StageRow], lang: Language) -> list[str]:
     lines = []
     if nested := [plain(row.label) for row in rows if row.nested_ns]:
-        more = ", …" if len(nested) > _MOST_NESTED else ""
-        lines.append(_text("nested", lang, names=", ".join(nested[:_MOST_NESTED]) + more))
+        lines.append(_text("nested", lang, names=", ".join(nested)))
     steps = snapshot.steps
     if not steps.total_ns:
         lines.append(_text("no steps", lang))

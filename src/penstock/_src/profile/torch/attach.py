@@ -9,15 +9,20 @@ what is timed are wrappers that only the workers' fetching sees.
 
 from __future__ import annotations
 
+import copy
 import sys
-from collections.abc import Iterator
-from time import perf_counter_ns
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from time import perf_counter_ns, process_time_ns
 from typing import Any
 
-from penstock._src.profile.record.loader_pass import LoaderPass
 from penstock._src.profile.record.registry import register, unregister
-from penstock._src.profile.torch.attachment import Attachment
-from penstock._src.profile.torch.wrappers import wrapped
+from penstock._src.profile.record.spans import count, is_enabled, own_buffer, record_calls, span
+from penstock._src.profile.record.steps import LoaderPass, counted_sample
+from penstock._src.profile.stats import TORCH_LOADER, LoaderInfo
+from penstock._src.system.limits import read_memory_limit
 from penstock.errors import UsageError
 
 _KEY = "_penstock_attachment"
@@ -120,3 +125,242 @@ class _TimedPass:
         if name.startswith("__") or name == "_inner":
             raise AttributeError(name)
         return getattr(self._inner, name)
+
+
+# What speaks for an attached DataLoader
+
+
+_PATIENCE_S = 60.0  # for a batch of workers that are only tried
+
+
+class Attachment:
+    """A DataLoader, while it lives and as it was; what its passes gave since the last reset, and how long each but the
+    very first let wait."""
+
+    def __init__(self, loader: Any, *, keeps_alive: bool = False) -> None:
+        self._loader: Callable[[], Any] = (lambda: loader) if keeps_alive else weakref.ref(loader)
+        self._info = LoaderInfo(kind=TORCH_LOADER)
+        self._has_begun = False
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """The record was reset."""
+        self._batches = self._starts = self._start_wait_ns = 0
+
+    def begin_pass(self, loader: Any) -> bool:
+        """A pass begins; whether it is a start to count: the first has to start workers, whatever is set."""
+        self._info = _info(loader)  # should it be gone when somebody asks
+        had_begun, self._has_begun = self._has_begun, True
+        return had_begun
+
+    def add(self, wait_ns: int, is_start: bool) -> None:
+        """A batch came."""
+        if is_enabled():
+            self._batches += 1
+            if is_start:
+                self._starts += 1
+                self._start_wait_ns += wait_ns
+
+    def describe(self) -> LoaderInfo:
+        """How it is set up, and what it gave since the last reset."""
+        loader = self._loader()
+        return replace(
+            self._info if loader is None else _info(loader),
+            batches_handed=self._batches,
+            starts=self._starts,
+            start_wait_ms=self._start_wait_ns / 1e6 / self._starts if self._starts else None,
+            memory_available_bytes=read_memory_limit().available_bytes,
+        )
+
+    def variant(self, **options: Any) -> Attachment:
+        """The same DataLoader with other num_workers, prefetch_factor, pin_memory, persistent_workers, or batch_size
+        where torch itself makes batches of what its sampler gives."""
+        return Attachment(_varied(self._living(), options), keeps_alive=True)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._living())
+
+    def close(self) -> None:
+        """End workers that persist."""
+        vars(self._living())["_iterator"] = None
+
+    def _living(self) -> Any:
+        loader = self._loader()
+        if loader is None:
+            raise UsageError("the DataLoader is gone", hint="keep it while it is looked at")
+        return loader
+
+
+def _info(loader: Any) -> LoaderInfo:
+    stream = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", ())
+    is_stream = isinstance(loader.dataset, stream)
+    return LoaderInfo(
+        kind=TORCH_LOADER,
+        text=repr(loader),
+        workers=loader.num_workers,
+        batch_size=loader.batch_size,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=bool(loader.persistent_workers),
+        is_stream=is_stream,
+        # torch remembers who asks a stream for its length, and warns later.
+        batches=None if is_stream else _length(loader),
+    )
+
+
+def _length(of: Any) -> int | None:
+    """None where it is not known."""
+    try:
+        return len(of)
+    except Exception:  # of a data set of the user's own: nothing fails for it
+        return None
+
+
+def _varied(loader: Any, options: dict[str, Any]) -> Any:
+    data = sys.modules["torch.utils.data"]
+    known = {"num_workers", "prefetch_factor", "pin_memory", "persistent_workers"}
+    known |= {"batch_size"} if type(loader.batch_sampler) is data.BatchSampler else set()
+    if unknown := set(options) - known:
+        raise UsageError(f"this DataLoader has no option {', '.join(sorted(unknown))} that can be varied")
+    made = copy.copy(loader)
+    own = vars(made)
+    own.update({"_iterator": None, **_own_order(loader), **options})
+    if "batch_size" in options:
+        own["batch_sampler"] = data.BatchSampler(made.sampler, options["batch_size"], made.drop_last)
+    if made.num_workers:
+        own["prefetch_factor"] = made.prefetch_factor or 2  # torch's own choice
+        own["timeout"] = made.timeout or _PATIENCE_S
+    return made
+
+
+def _own_order(loader: Any) -> dict[str, Any]:
+    """Samplers and the generator of their own, as they stand: a pass must not move those of the training."""
+    memo: dict[int, Any] = {id(loader.dataset): loader.dataset}
+    if (generator := loader.generator) is not None:
+        memo[id(generator)] = type(generator)(device=generator.device).set_state(generator.get_state())
+    samplers = {name: copy.deepcopy(getattr(loader, name), memo) for name in ("sampler", "batch_sampler")}
+    return {**samplers, "generator": memo.get(id(generator))}
+
+
+# What stands in for the data set, the collate_fn and the worker_init_fn, and times them
+
+
+TOTAL, FETCH, COLLATE = "00_TOTAL_getitem", "fetch", "collate"
+FETCH_CPU = "fetch_cpu_ns"
+"""Counter: what CPUs worked for samples and batches; beside their time it tells how much of that was waiting."""
+
+
+@contextmanager
+def wrapped(own: dict[str, Any]) -> Iterator[None]:
+    """In place only while workers are made: whoever asks the loader sees what he gave it."""
+    kept = {name: own[name] for name in ("dataset", "collate_fn", "worker_init_fn")}
+    own["dataset"] = _TimedSamples(kept["dataset"])
+    own["collate_fn"] = _TimedCollate(kept["collate_fn"])
+    own["worker_init_fn"] = _Start(kept["worker_init_fn"])
+    try:
+        yield
+    finally:
+        own.update(kept)
+
+
+@contextmanager
+def _working() -> Iterator[None]:
+    """Counts what CPUs work inside in all threads of the process, for a data set may have some. Not nested."""
+    began_ns = process_time_ns()
+    yield
+    count(FETCH_CPU, process_time_ns() - began_ns)
+
+
+def _sampled(samples: int, make: Callable[[], Any]) -> Any:
+    """What `make` gives: so many samples, whose spans stand beside their total. That is recorded once they are there,
+    less what is in those spans. Where the data set has such a span around each itself, that is the one that counts."""
+    if not is_enabled():
+        return make()
+    buffer = own_buffer()
+    around, known_ns, began_ns = buffer.node, buffer.node.child_ns, perf_counter_ns()
+    with counted_sample():
+        found = make()
+    ended_ns = perf_counter_ns()
+    while buffer.node.depth > around.depth:  # a generator holds a span open over its yield
+        buffer.end_through(buffer.node.name, ended_ns)
+    own = around.kids.get(TOTAL)
+    if own is None or own.start_ns < began_ns:
+        inner_ns, around.child_ns = around.child_ns - known_ns, known_ns
+        record_calls(TOTAL, ended_ns - began_ns, samples, child_ns=inner_ns, inside=True)
+    return found
+
+
+class _TimedSamples:
+    """Stands in for the data set where samples are fetched; everything else is answered by the data set itself."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.plain = dataset
+
+    def __getitem__(self, index: Any) -> Any:
+        with _working():
+            return self._one(index)
+
+    def _one(self, index: Any) -> Any:
+        with counted_sample(), span(TOTAL):
+            if is_enabled():
+                # A data set that has such a span around its sample itself enters the same one: it counts once.
+                node = own_buffer().node
+                node.kids.setdefault(TOTAL, node)
+            return self.plain[index]
+
+    def __getitems__(self, indices: Sequence[Any]) -> Any:
+        with _working(), span(FETCH):
+            together = getattr(self.plain, "__getitems__", None)
+            if not together:
+                return [self._one(index) for index in indices]
+            return _sampled(len(indices), lambda: together(indices))  # nobody knows how long each took
+
+    def __iter__(self) -> Iterator[Any]:
+        return _TimedStream(iter(self.plain))
+
+    def __len__(self) -> int:
+        return len(self.plain)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "plain":
+            raise AttributeError(name)
+        return getattr(self.plain, name)
+
+
+class _TimedStream:
+    """Stands in for the iterator of a data set. What that raises is handed on, and does not end it."""
+
+    def __init__(self, source: Iterator[Any]) -> None:
+        self._source = source
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        with _working():
+            return _sampled(1, lambda: next(self._source))
+
+
+class _TimedCollate:
+    """Stands in for the collate_fn."""
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self._plain = collate
+
+    def __call__(self, samples: Any) -> Any:
+        with _working(), span(COLLATE):
+            return self._plain(samples)
+
+
+class _Start:
+    """Stands in for the worker_init_fn: in the worker, `get_worker_info().dataset` is the data set itself again."""
+
+    def __init__(self, start: Callable[[int], None] | None) -> None:
+        self._start = start
+
+    def __call__(self, worker: int) -> None:
+        import torch.utils.data
+
+        info: Any = torch.utils.data.get_worker_info()
+        object.__setattr__(info, "dataset", info.dataset.plain)  # torch hands it out as unchangeable
+        if self._start is not None:
+            self._start(worker)

@@ -6,16 +6,23 @@ rows (`AccessPath`), and a change for which nothing was measured comes without a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock._src.profile.loader_info import ImageInfo
-from penstock._src.profile.messages import message
+from penstock._src.profile.messages import message, ms_text
 from penstock._src.profile.record.registry import AccessPath
-from penstock._src.profile.verdict import worker_fixes
-from penstock._src.profile.verdict.case import CLOSE, KEPT_FREE, OTHER, WORTH, Fix, FixInputs, PassStarts
-from penstock._src.profile.verdict.model import DECODE, READS
+from penstock._src.profile.stats import ImageInfo
+from penstock._src.profile.verdict.model import (
+    DECODE,
+    KEPT_FREE,
+    READS,
+    WORTH,
+    Fix,
+    FixInputs,
+    PassStarts,
+)
 from penstock._src.system.units import format_bytes
 
 _VIEW_OVERHEAD = 1.001  # flags and headers
@@ -40,11 +47,11 @@ def fixes_for(case: FixInputs) -> tuple[Fix, ...]:
     """All that apply, the best first; those that alter the training last."""
     # The model is of the steady state: with these, passes begin as before.
     steady: tuple[Callable[[FixInputs], Fix | None], ...] = (
-        worker_fixes.threads, _filling, _view_in_ram, _view_on_disk, _scaled, _gpu_decode, _storage, _batch, _amp,
+        _threads, _filling, _view_in_ram, _view_on_disk, _scaled, _gpu_decode, _storage, _batch, _amp,
         _decode_once,
     )  # fmt: skip
     found = [_with_starts(fix, case.starts) for maker in steady if (fix := maker(case)) is not None]
-    found += [fix for maker in (worker_fixes.workers, worker_fixes.persistent) if (fix := maker(case)) is not None]
+    found += [fix for maker in (_workers, _persistent) if (fix := maker(case)) is not None]
     limit = case.step_ms * (1 - WORTH)
     worth = [fix for fix in found if fix.predicted_step_ms is None or fix.per_batch_ms <= limit]
     return tuple(sorted(worth, key=lambda fix: (fix.alters_training, fix.per_batch_ms, _trouble(fix))))
@@ -86,7 +93,7 @@ def _decode_once(case: FixInputs) -> Fix | None:
 
 
 def _viewable(case: FixInputs) -> list[ImageInfo]:
-    return [each for each in case.images if each.view_row_bytes and not each.on_device]
+    return [each for each in case.loader.images if each.view_row_bytes and not each.on_device]
 
 
 def _needed_bytes(images: Sequence[ImageInfo]) -> int:
@@ -174,12 +181,12 @@ def _view_on_disk(case: FixInputs) -> Fix | None:
 
 
 def _scaled(case: FixInputs) -> Fix | None:
-    able = [each for each in case.images if each.can_scale]
+    able = [each for each in case.loader.images if each.can_scale]
     if not case.is_input_bound or not able:
         return None
     scaled, exact, read = (case.access_paths.get(name) for name in ("scaled", "now", "read"))
     if scaled is None or exact is None:
-        return Fix("scaled decode", {"exact": False}, None, message("nothing measured"), CLOSE)
+        return Fix("scaled decode", {"exact": False}, None, message("nothing measured"))
     reading = read.cpu_ms if read is not None else 0.0
     # Of CPU time: decoding waits for nothing, and neighbours on the machine do not change it.
     ratio = max(scaled.cpu_ms - reading, 1e-6) / max(exact.cpu_ms - reading, 1e-6)
@@ -188,11 +195,11 @@ def _scaled(case: FixInputs) -> Fix | None:
     cpu = max(now.cpu_ms - saved, 0.0)
     changed = replace(now, service_ms=max(now.service_ms - saved, 0.0), cpu_ms=cpu)
     why = message("scaled", ratio=ratio, images=scaled.images)
-    return Fix("scaled decode", {"exact": False}, changed.step_ms, why, CLOSE)
+    return Fix("scaled decode", {"exact": False}, changed.step_ms, why)
 
 
 def _gpu_decode(case: FixInputs) -> Fix | None:
-    jpegs = [each for each in case.images if each.is_jpeg and not each.on_device]
+    jpegs = [each for each in case.loader.images if each.is_jpeg and not each.on_device]
     if not case.is_input_bound or not jpegs or not case.loader.cuda:
         return None
     if (case.loader.resize or "linear") != "linear":
@@ -201,7 +208,7 @@ def _gpu_decode(case: FixInputs) -> Fix | None:
     device = case.loader.device if case.loader.device not in (None, "cpu") else "cuda"
     change = {"device": device, "gpu_decode": True, "view": "off"}
     if path is None:
-        return Fix("decode on the GPU", change, None, message("nvjpeg not measured"), CLOSE)
+        return Fix("decode on the GPU", change, None, message("nvjpeg not measured"))
     now = case.now
     read = case.access_paths.get("read")
     reading = (read.ms(now.threads) if read is not None else 0.0) * case.per_batch
@@ -209,7 +216,7 @@ def _gpu_decode(case: FixInputs) -> Fix | None:
     changed = replace(now, service_ms=rest + reading, cpu_ms=rest + reading)
     on_device = path.ms(1) * case.per_batch  # on a stream of its own, beside the step's kernels
     step = max(changed.step_ms, on_device)
-    return Fix("decode on the GPU", change, step, message("nvjpeg", ms=path.ms(1)), CLOSE)
+    return Fix("decode on the GPU", change, step, message("nvjpeg", ms=path.ms(1)))
 
 
 def _storage(case: FixInputs) -> Fix | None:
@@ -236,7 +243,7 @@ def _batch(case: FixInputs) -> Fix | None:
     if case.is_input_bound or not size:
         return None
     if cost is None:
-        return Fix("larger batch", {}, None, message("larger batch unknown"), OTHER)
+        return Fix("larger batch", {}, None, message("larger batch unknown"), alters_training=True)
     if cost.fixed_ms <= 0:
         return None
     scale = case.now.compute_ms / cost.ms(size)  # beside a working loader it takes a little longer than alone
@@ -247,10 +254,86 @@ def _batch(case: FixInputs) -> Fix | None:
     total = 2 * size * case.loader.processes
     half = cost.sizes[0]
     why = message("larger batch", low=cost.ms(half), half=half, high=cost.ms(size), size=size, fixed=cost.fixed_ms)
-    return Fix("larger batch", {"batch_size": total}, changed.step_ms, why, OTHER, batch_factor=2.0)
+    return Fix("larger batch", {"batch_size": total}, changed.step_ms, why, alters_training=True, batch_factor=2.0)
 
 
 def _amp(case: FixInputs) -> Fix | None:
     if case.is_input_bound or not case.on_gpu or case.autocast:
         return None
-    return Fix("mixed precision", {}, None, message("mixed precision"), OTHER)
+    return Fix("mixed precision", {}, None, message("mixed precision"), alters_training=True)
+
+
+# Who makes the batches
+
+
+_MOST_THREADS = 64
+_WAITS = 0.5  # of the work, must be waiting for more workers than CPUs to be of use
+_PREFETCHED = 2  # batches that a worker makes ahead where nobody says otherwise: torch's own choice
+_LEAST_ROUNDS = 2  # that a pass fills the queues of all workers: of more of them it would use only the beginnings
+_SHORT_PASS_MS = 10_000.0  # then workers had better stay, where nobody saw how long they take to start
+
+
+def _threads(case: FixInputs) -> Fix | None:
+    """Of a penstock loader, by what an image was measured to take with more of them at once."""
+    now, path = case.now, case.access_paths.get("now")
+    if not case.is_input_bound or not now.service_ms or case.loader.threads is None:
+        return None
+    if path is not None and case.hit_share < 1:
+        return _measured_threads(case, path)
+    more = min(now.cores, _MOST_THREADS)
+    if more <= now.threads:
+        return None
+    why = message("shared work", more=more, cores=now.cores, service=now.service_ms)
+    return Fix("threads", {"threads": more}, replace(now, threads=more).step_ms, why)
+
+
+def _measured_threads(case: FixInputs, path: AccessPath) -> Fix | None:
+    """Of the numbers of threads that were measured, the smallest that gives (nearly) the shortest step."""
+    now = case.now
+    steps = {
+        more: replace(now, threads=more, service_ms=now.service_ms * path.ms(more) / path.ms(now.threads)).step_ms
+        for more in sorted(path.ms_by_threads)
+        if more > now.threads
+    }
+    if not steps:
+        return None
+    more = next(each for each, ms in steps.items() if ms <= min(steps.values()) * (1 + WORTH))
+    why = message("measured threads", more=more, then=path.ms(more), now=path.ms(now.threads))
+    return Fix("threads", {"threads": more}, steps[more], why)
+
+
+def _workers(case: FixInputs) -> Fix | None:
+    """Of a DataLoader: until the step computes longer, up to the CPUs; twice as many where workers mostly wait."""
+    now, loader = case.now, case.loader
+    if not case.is_input_bound or not now.service_ms or loader.workers is None:
+        return None
+    waits = now.cpu_ms < (1 - _WAITS) * now.service_ms
+    target = max(now.bounds_ms["cores"], now.compute_ms / now.unexplained, 1e-3)
+    more = min(math.ceil(now.service_ms / target - 0.05), now.cores * (2 if waits else 1))
+    if loader.batches:
+        more = min(more, math.ceil(loader.batches / (loader.prefetch_factor or _PREFETCHED) / _LEAST_ROUNDS))
+    if more <= now.threads:
+        return None
+    changed = replace(now, threads=more)
+    key = "waiting work" if more > now.cores else "shared work"
+    why = message(key, service=now.service_ms, cpu=now.cpu_ms, more=more, cores=now.cores)
+    change: dict[str, Any] = {"num_workers": more}
+    starts_ms = case.starts.per_step_ms
+    if not loader.persistent_workers and (loader.batches or math.inf) * changed.step_ms < _SHORT_PASS_MS:
+        change["persistent_workers"] = True
+        why += message("and stay")
+        starts_ms -= case.starts.spared_ms
+    why += message("of a stream") if loader.is_stream else ""
+    return Fix("workers", change, changed.step_ms + starts_ms, why)
+
+
+def _persistent(case: FixInputs) -> Fix | None:
+    """Workers that stay from epoch to epoch: only the first one waits until they have started."""
+    starts, loader = case.starts, case.loader
+    if not starts.spared_ms or not loader.workers or loader.persistent_workers:
+        return None
+    predicted = max(case.step_ms - starts.spared_ms, case.now.compute_ms)
+    first_ms = starts.wait_ms - starts.spared_ms * starts.steps
+    waits = {"wait": ms_text(starts.wait_ms), "first": ms_text(first_ms)}
+    why = message("persistent", workers=loader.workers, steps=starts.steps, **waits)
+    return Fix("persistent workers", {"persistent_workers": True}, predicted, why)

@@ -8,14 +8,17 @@ computing, whichever is longer: both go on at the same time. Without threads the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from penstock._src.profile.record.histogram import PER_OCTAVE, middle_ns
 from penstock._src.profile.record.layout import OTHER
+from penstock._src.profile.record.registry import AccessPath
 from penstock._src.profile.record.steps import WAIT
 from penstock._src.profile.report.figures import BETWEEN_STEPS, IDLE
-from penstock._src.profile.stats import Snapshot, SpanStats, StepPoint
+from penstock._src.profile.stats import LoaderInfo, Snapshot, SpanStats, StepPoint, grouped
 
 WAIT_SHARE = 0.05  # of the step: with less to win nobody would call it input-bound
 DECODE = "03b_image_decode"
@@ -41,7 +44,6 @@ class StageTime:
 
     name: str
     ms: float
-    calls: float
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,6 @@ class Pace:
     step_ms: float
     wait_ms: float
     steps: int
-    left_out: int
 
     @property
     def compute_ms(self) -> float:
@@ -87,12 +88,6 @@ class LoaderModel:
         return found
 
     @property
-    def ruled_by(self) -> str:
-        """Which limit a batch meets first."""
-        bounds = self.bounds_ms
-        return max(bounds, key=lambda name: bounds[name])
-
-    @property
     def batch_ms(self) -> float:
         """One batch every so often, if nobody kept the loader waiting."""
         return max(self.bounds_ms.values()) * self.unexplained
@@ -109,7 +104,7 @@ def pace_of(series: Sequence[StepPoint], count: int, total_ns: int, wait_ns: int
     points = points[warm:]
     if not points:
         each = max(count, 1) * 1e6
-        return Pace(total_ns / each, wait_ns / each, count, 0)
+        return Pace(total_ns / each, wait_ns / each, count)
     durations = sorted(point.duration_ns for point in points)
     longest = _OUTLIER * durations[len(durations) // 2]
     kept = [point for point in points if point.duration_ns <= longest]
@@ -120,7 +115,6 @@ def pace_of(series: Sequence[StepPoint], count: int, total_ns: int, wait_ns: int
         sum(point.duration_ns for point in kept) / each,
         sum(min(point.wait_ns, point.duration_ns) for point in kept) / each,
         len(kept),
-        len(points) - len(kept),
     )
 
 
@@ -169,12 +163,95 @@ def _steady(span: SpanStats) -> SpanStats:
 
 
 def _summed(spans: Sequence[SpanStats], per: float) -> tuple[StageTime, ...]:
-    found: dict[str, list[SpanStats]] = {}
-    for span in spans:
-        found.setdefault(span.name, []).append(span)
     per = max(per, 1e-9)
     stages = [
-        StageTime(name, sum(each.self_ns for each in alike) / per / 1e6, sum(each.count for each in alike) / per)
-        for name, alike in found.items()
+        StageTime(name, sum(each.self_ns for each in alike) / per / 1e6)
+        for name, alike in grouped(spans, lambda each: each.name).items()
     ]
     return tuple(sorted(stages, key=lambda stage: (-stage.ms, stage.name)))
+
+
+# What changes are derived from
+
+
+WORTH = 0.02  # of the step: a change that wins less is not listed
+KEPT_FREE = 0.1  # of the memory that is available: a loader that takes the last of it is no fix
+
+
+@dataclass(frozen=True)
+class Fix:
+    """One change. `predicted_step_ms` is None where nothing was measured that a number could come from."""
+
+    name: str
+    change: Mapping[str, Any]
+    """Options of the loader; empty where the change is none of its."""
+    predicted_step_ms: float | None
+    why: str
+    alters_training: bool = False
+    batch_factor: float = 1.0
+    """Samples of a step, over those of now."""
+    needs_filling: bool = False
+    """Whether it is as predicted only once a view is filled."""
+
+    @property
+    def per_batch_ms(self) -> float:
+        """For as many samples as a step takes now; without a number it is last."""
+        return math.inf if self.predicted_step_ms is None else self.predicted_step_ms / self.batch_factor
+
+
+@dataclass(frozen=True)
+class BatchCost:
+    """What the user's own step takes for a batch of n samples: fixed_ms + n · sample_ms, from two sizes replayed."""
+
+    fixed_ms: float
+    sample_ms: float
+    sizes: tuple[int, int]
+
+    def ms(self, samples: float) -> float:
+        return self.fixed_ms + samples * self.sample_ms
+
+
+@dataclass(frozen=True)
+class PassStarts:
+    """What the beginnings of passes cost, all but the first of a loader: each waits for its first batch."""
+
+    per_step_ms: float = 0.0
+    """Beyond what any step waits, spread over all steps."""
+    spared_ms: float = 0.0
+    """Of that, what workers that stay from pass to pass would not need."""
+    wait_ms: float = 0.0
+    """For one first batch."""
+    steps: float = 0.0
+    """From one to the next."""
+
+
+@dataclass(frozen=True)
+class FixInputs:
+    """Everything that fixes are derived from."""
+
+    now: LoaderModel
+    step_ms: float
+    stages: tuple[StageTime, ...]
+    loader: LoaderInfo
+    access_paths: Mapping[str, AccessPath]
+    hit_share: float
+    """Of the images, those that a view answered for."""
+    is_input_bound: bool
+    cost: BatchCost | None = None
+    on_gpu: bool = False
+    starts: PassStarts = PassStarts()
+    autocast: Any = None
+    """Whether the step computes in mixed precision, where that was seen."""
+
+    def stage_ms(self, *prefixes: str) -> float:
+        return sum(stage.ms for stage in self.stages if stage.name.startswith(prefixes))
+
+    @property
+    def image_ms(self) -> float:
+        """Of the service time, all that has to do with images."""
+        return self.stage_ms("03")
+
+    @property
+    def per_batch(self) -> float:
+        """Images of a batch, as they were made or copied; those asked for, where nobody counted."""
+        return self.loader.made_per_batch or self.loader.images_per_batch or 0.0

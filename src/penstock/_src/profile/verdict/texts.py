@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock._src.profile.messages import BilingualText, Language, in_language, message, name_of
+from penstock._src.profile.messages import BilingualText, Language, in_language, message, ms_text, name_of
 from penstock._src.profile.report.table import columns
 from penstock._src.system.units import format_bytes
 
 if TYPE_CHECKING:
-    from penstock._src.profile.verdict.case import Fix
+    from penstock._src.profile.verdict.model import Fix
     from penstock._src.profile.verdict.trial import FixTrial
     from penstock._src.profile.verdict.verdict import Verdict
 
@@ -32,13 +32,6 @@ def _text(key: str, lang: Language, **values: Any) -> str:
 def note_text(note: str, lang: Language = "en") -> str:
     """The line of a note."""
     return _text("note", lang, note=note)
-
-
-def ms_text(ms: float) -> str:
-    """As many digits as matter."""
-    if ms >= 10_000:
-        return f"{ms / 1e3:.1f} s"
-    return f"{ms:.0f} ms" if ms >= 20 else f"{ms:.1f} ms" if ms >= 1 else f"{ms:.2f} ms"
 
 
 def _stage_text(name: str) -> BilingualText:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 import statistics
 import sys
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock._src.profile.record.registry import unregister
-from penstock._src.profile.verdict.case import BatchCost, Fix
+from penstock._src.profile.verdict.model import BatchCost, Fix
 from penstock.errors import UsageError
 
 Step = Callable[[Any], Any]
@@ -32,8 +33,6 @@ class FixTrial:
     predicted_ms: float
     measured_ms: float
     windows_ms: tuple[float, ...]
-    batches: int
-    """That were gone through in the windows."""
     control_ms: float | None = None
     """The step without the change, measured just before and just after: a machine is not the same all day."""
 
@@ -46,12 +45,6 @@ class FixTrial:
     def is_gain(self) -> bool:
         """Whether the step, for as many samples as now, got shorter; without a control nobody knows that it did not."""
         return self.control_ms is None or self.measured_ms / self.fix.batch_factor < self.control_ms
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"fix": self.fix.name, "change": dict(self.fix.change), "predicted_ms": round(self.predicted_ms, 3),
-                "measured_ms": round(self.measured_ms, 3), "error": round(self.error, 4),
-                "windows_ms": [round(each, 3) for each in self.windows_ms], "batches": self.batches,
-                "control_ms": None if self.control_ms is None else round(self.control_ms, 3)}  # fmt: skip
 
 
 class Replay:
@@ -83,18 +76,18 @@ def try_fix(
         raise UsageError(f"{fix.name}: there is no prediction that could be checked")
     most = max(4 * _LEAST_STEPS, int(_FILL_S * 1e3 / max(batch_ms, 1e-3))) if fix.needs_filling else None
 
-    def measured(change: Mapping[str, Any], windows: int, most: int | None) -> tuple[list[float], int]:
+    def measured(change: Mapping[str, Any], windows: int, most: int | None) -> list[float]:
         with _variant(loader, change) as changed:
             if most is not None:
                 for _ in _pass(changed, most):  # fills the view
                     continue
             return _windows(changed, step, seconds, windows, most, whole_passes)
 
-    controls = measured({}, 1, None)[0] if control else []
-    found, batches = measured(fix.change, _WINDOWS, most)
-    controls += measured({}, 1, None)[0] if control else []
+    controls = measured({}, 1, None) if control else []
+    found = measured(fix.change, _WINDOWS, most)
+    controls += measured({}, 1, None) if control else []
     beside = statistics.fmean(controls) if controls else None
-    return FixTrial(fix, fix.predicted_step_ms, statistics.median(found), tuple(found), batches, beside)
+    return FixTrial(fix, fix.predicted_step_ms, statistics.median(found), tuple(found), beside)
 
 
 @contextmanager
@@ -120,42 +113,41 @@ def _pass(loader: Any, most: int | None) -> Iterator[Any]:
             return
 
 
-def _windows(
-    loader: Any, step: Step, seconds: float, windows: int, most: int | None, whole: bool
-) -> tuple[list[float], int]:
-    """(mean step of each window in ms, steps of all of them), pass after pass; the very first steps do not count, nor,
-    of whole passes, the first, which starts everything."""
+def _windows(loader: Any, step: Step, seconds: float, windows: int, most: int | None, whole: bool) -> list[float]:
+    """The mean step of each window in ms."""
     found: list[float] = []
     times: list[float] = []
-    total = number = 0
-    is_first, before = True, time.perf_counter()
-    while len(found) < windows:
-        number = 0
-        for batch in _pass(loader, most):
+    for more in _step_times(loader, step, most, whole):
+        times += more
+        if len(times) >= (1 if whole else _LEAST_STEPS) and sum(times) >= seconds:
+            found.append(statistics.fmean(times) * 1e3)
+            times = []
+        if len(found) == windows:
+            break
+    return found
+
+
+def _step_times(loader: Any, step: Step, most: int | None, whole: bool) -> Iterator[list[float]]:
+    """What steps take, one by one or by `whole` passes, pass after pass; the first steps of a pass do not count, nor,
+    of whole passes, the first, which starts everything."""
+    before = time.perf_counter()
+    for round_number in itertools.count():
+        number, times = 0, []
+        for number, batch in enumerate(_pass(loader, most), 1):
             step(batch)
             _settle()
             del batch
-            after = time.perf_counter()
-            number += 1
-            if number > _UNSTEADY or (whole and not is_first):
-                times.append(after - before)
-            before = after
-            if not whole and len(times) >= _LEAST_STEPS and sum(times) >= seconds:
-                found.append(statistics.fmean(times) * 1e3)
-                total, times = total + len(times), []
-                if len(found) == windows:
-                    break
+            took, before = time.perf_counter() - before, time.perf_counter()
+            if whole:
+                times.append(took)
+            elif number > _UNSTEADY:
+                yield [took]
         if not number or (number <= _UNSTEADY and not whole):
             raise UsageError(
                 f"an epoch has only {number} batches: too few to see a steady state", hint="a smaller batch_size"
             )
-        if whole and is_first:
-            times = []
-        elif whole and sum(times) >= seconds:
-            found.append(statistics.fmean(times) * 1e3)
-            total, times = total + len(times), []
-        is_first = False
-    return found, total
+        if whole and round_number:
+            yield times
 
 
 def _settle() -> None:

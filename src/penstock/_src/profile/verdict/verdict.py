@@ -10,23 +10,33 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from typing import Any
 
-from penstock._src.profile.loader_info import LoaderInfo
 from penstock._src.profile.messages import BilingualText, Language, message, name_of
 from penstock._src.profile.record import session, spans
 from penstock._src.profile.record.registry import AccessPath, loader_info_of, registered, tunable_of
 from penstock._src.profile.record.steps import steps
 from penstock._src.profile.report.figures import LoaderCost, loader_cost
-from penstock._src.profile.stats import Snapshot
-from penstock._src.profile.verdict.case import Fix, FixInputs, PassStarts
-from penstock._src.profile.verdict.fixes import best_of, fixes_for
-from penstock._src.profile.verdict.model import LoaderModel, Pace, StageTime, compute_stages_of
-from penstock._src.profile.verdict.model_inputs import case_of, leading
+from penstock._src.profile.schema import encode
+from penstock._src.profile.stats import LoaderInfo, Snapshot, StepStats
+from penstock._src.profile.verdict.fixes import bandwidth_of, best_of, fixes_for
+from penstock._src.profile.verdict.model import (
+    READS,
+    WAIT_SHARE,
+    Fix,
+    FixInputs,
+    LoaderModel,
+    Pace,
+    PassStarts,
+    StageTime,
+    compute_stages_of,
+    pace_of,
+    stages_of,
+)
 from penstock._src.profile.verdict.texts import WORKER_START, lines_of, sentence_of, trial_text
 from penstock._src.profile.verdict.trial import FixTrial, Replay, Step, batch_cost, preserved_rng_state, try_fix
 from penstock.errors import PenstockError, UsageError
@@ -88,34 +98,26 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-safe."""
-        now = self.now
-        return {
-            "bound": self.bound,
-            "stage": self.stage,
-            "stage_share": round(self.stage_share, 4),
-            "sentence": self.sentence,
-            "steps": self.pace.steps,
-            "step_ms": round(self.step_ms, 3),
-            "wait_ms": round(self.wait_ms, 3),
-            "compute_ms": round(self.pace.compute_ms, 3),
-            "step_alone_ms": None if self.cost is None else round(self.cost.alone_ms, 3),
-            "step_with_loader_ms": None if self.cost is None else round(self.cost.beside_ms, 3),
-            "model": {
-                "service_ms": round(now.service_ms, 3),
-                "threads": now.threads,
-                "cores": now.cores,
-                "bounds_ms": {name: round(ms, 3) for name, ms in now.bounds_ms.items()},
-                "ruled_by": now.ruled_by,
-                "unexplained": round(now.unexplained, 3),
-                "epoch_start_ms": round(self.starts.per_step_ms, 3),
+        cost, trial = self.cost, self.trial
+        told = {
+            **{
+                name: getattr(self, name)
+                for name in ("bound", "stage", "stage_share", "sentence", "step_ms", "wait_ms")
             },
-            "stages": [{"name": each.name, "self_ms_per_batch": round(each.ms, 4)} for each in self.stages],
-            "fixes": [fix.to_dict() for fix in self.fixes],
-            "best": self.best.name if self.best is not None else None,
-            "calibration": {name: each.to_dict() for name, each in self.access_paths.items()},
-            "trial": self.trial.to_dict() if self.trial is not None else None,
-            "notes": list(self.notes),
+            "steps": self.pace.steps,
+            "compute_ms": self.pace.compute_ms,
+            "step_alone_ms": cost and cost.alone_ms,
+            "step_with_loader_ms": cost and cost.beside_ms,
+            "model": {**vars(self.now), "bounds_ms": self.now.bounds_ms, "epoch_start_ms": self.starts.per_step_ms},
+            "stages": self.stages,
+            "fixes": self.fixes,
+            "best": self.best and self.best.name,
+            "calibration": self.access_paths,
+            "trial": trial and {**vars(trial), "fix": trial.fix.name, "error": trial.error},
+            "notes": self.notes,
         }
+        plain: dict[str, Any] = encode(told)
+        return plain
 
 
 def verdict(
@@ -138,16 +140,10 @@ def verdict(
     taken = session.snapshot() if snapshot is None else snapshot
     if not (seconds > 0 and math.isfinite(seconds)):
         raise UsageError(f"seconds={seconds!r}: a window has to have some length", hint="seconds=1.5")
-    if not taken.steps.count and not spans.is_enabled():
-        raise UsageError(
-            "no step was recorded: profiling is off, by PENSTOCK_PROFILE=0 or profile.disable()",
-            hint="profile.enable(), or leave PENSTOCK_PROFILE unset, and record some steps",
-        )
     if not taken.steps.count:
-        raise UsageError(
-            "no step was recorded: there is nothing to judge yet",
-            hint="iterate a penstock.Loader or profile.attach(dataloader), or call profile.mark_step() in the loop",
-        )
+        is_off = "" if spans.is_enabled() else ": profiling is off, by PENSTOCK_PROFILE=0 or profile.disable()"
+        hint = "iterate a penstock.Loader or profile.attach(dataloader), or call profile.mark_step() in the loop"
+        raise UsageError(f"no step was recorded{is_off}", hint=hint)
     with _unrecorded(began_ns):
         tunable = tunable_of(loader) if loader is not None else _live(taken)
         return _judged(taken, tunable, check, step, calibrate, seconds)
@@ -284,14 +280,116 @@ def _checked(
         return None, message("long epoch", fix=name, seconds=epoch_s)
     replay = step if step is not None else Replay(now.compute_ms, now.compute_cpu_ms)
     # A view fills while it is measured: there is no steady state without the change to compare with.
-    steady = bool(best.change) and not any(each.view for each in case.images)
+    steady = bool(best.change) and not any(each.view for each in case.loader.images)
     try:
         trial = try_fix(
             tunable, best, replay, seconds=seconds, batch_ms=now.batch_ms, control=steady, whole_passes=whole
         )
-    except PenstockError as error:
-        return None, message("trial failed", fix=name, error=error.message)
+    except (PenstockError, RuntimeError) as error:  # torch's, of workers that die or hang
+        return None, message("trial failed", fix=name, error=getattr(error, "message", error))
     beside = trial.control_ms
     if beside is not None and abs(beside / case.step_ms - 1) > _DISTURBED:
         return trial, message("disturbed", beside=beside, then=case.step_ms)
     return trial, None
+
+
+# What a run tells the model: pace, service time, CPU time, and beginnings of passes
+
+
+_UNEXPLAINED = (0.7, 1.6)  # beyond, something else is at work that a factor must not hide
+_FAR_AHEAD = 0.5  # of the computing: workers that need less for a batch let nobody wait for their work
+_HAND_OVER_MS = 5.0  # at most: what torch takes to hand over a batch of workers, whatever they do
+
+
+def leading(loaders: Iterable[LoaderInfo]) -> LoaderInfo:
+    """The loader that a run is judged by: the one that fed most of the steps."""
+    return max(loaders, key=lambda each: (each.step_batches or 0, each.batches_handed or 0), default=LoaderInfo())
+
+
+def case_of(snapshot: Snapshot, loader: LoaderInfo, access_paths: Mapping[str, AccessPath]) -> tuple[FixInputs, Pace]:
+    """What changes are derived from, and the pace of the steps."""
+    steps = snapshot.steps
+    per_step = max(steps.batches / steps.count, 1e-9) if steps.batches and steps.count else 1.0
+    hits, made = (snapshot.counters.get(name, 0) for name in ("view_hits", "images_decoded"))
+    hit_share = hits / (hits + made) if hits + made else loader.hit_share or 0.0
+    loader = replace(loader, made_per_batch=loader.made_per_batch or loader.images_per_batch or 0.0)
+    batches = _batches(snapshot, loader)
+    stages = stages_of(snapshot, batches)
+    service = sum(stage.ms for stage in stages)
+    pace = pace_of(steps.series, steps.count, steps.total_ns, steps.wait_total_ns)
+    pace, starts = _starts(pace, steps, loader, service, per_step)
+    threads = next((each for each in (loader.threads, loader.workers) if each is not None), 1)
+    counted_cpu_ms = snapshot.counters.get("fetch_cpu_ns", 0) / 1e6 / batches
+    now = LoaderModel(
+        service_ms=service,
+        threads=threads,
+        cores=int(loader.cores or snapshot.machine.get("cores") or os.cpu_count() or 1),
+        compute_ms=pace.compute_ms,
+        cpu_ms=counted_cpu_ms or (_cpu_ms(service, stages, access_paths) if loader.workers is None else service),
+        compute_cpu_ms=steps.cpu_total_ns / 1e6 / max(steps.count, 1),
+        read_bytes=(loader.stored_bytes_per_batch or 0.0) * (1 - hit_share),
+        bandwidth=bandwidth_of(access_paths, threads),
+    )
+    between_ms = pace.step_ms - starts.per_step_ms  # the steady state, which the model is of
+    wait_ms = between_ms - pace.compute_ms
+    if loader.workers and 0 < now.batch_ms < _FAR_AHEAD * pace.compute_ms and wait_ms <= _HAND_OVER_MS * per_step:
+        now = replace(now, compute_ms=between_ms)
+        wait_ms = 0.0
+    if threads and now.batch_ms > 0 and wait_ms > WAIT_SHARE * between_ms:
+        low, high = _UNEXPLAINED
+        now = replace(now, unexplained=min(max(between_ms / now.batch_ms, low), high))
+    elif now.batch_ms > between_ms:  # it kept up: what its threads took was their waiting for CPUs that the step had
+        now = replace(now, unexplained=between_ms / now.batch_ms)
+    found = FixInputs(
+        now,
+        pace.step_ms,
+        stages,
+        loader,
+        access_paths,
+        hit_share,
+        is_input_bound=wait_ms + starts.per_step_ms > WAIT_SHARE * pace.step_ms,
+        on_gpu=bool(snapshot.gpu) or (loader.device or "cpu") != "cpu",
+        starts=starts,
+        autocast=snapshot.machine.get("autocast"),
+    )
+    return found, pace
+
+
+def _starts(
+    pace: Pace, steps: StepStats, loader: LoaderInfo, service_ms: float, per_step: float
+) -> tuple[Pace, PassStarts]:
+    """What the beginnings of passes cost, and the pace with one of them in every epoch, however short the run was."""
+    count, wait_ms = loader.starts or 0, loader.start_wait_ms or 0.0
+    if not count or not steps.count:
+        return pace, PassStarts()
+    waits = sorted(point.wait_ns / 1e6 for point in steps.series)[: -(count + 1)]  # without beginnings
+    between_ms = sum(waits) / max(len(waits), 1)
+    more_ms = max(wait_ms - between_ms, 0.0)
+    given = loader.batches_handed or 0
+    least, most = given / (count + 1), given / count  # the first pass may be from before a reset, the last go on
+    apart = max(min(max(float(loader.batches or most), least), most) / per_step, 1.0)
+    compute_ms = pace.compute_ms
+    wait = between_ms + more_ms / apart
+    stays = bool(loader.persistent_workers) or not loader.workers
+    spared_ms = 0.0 if stays else max(wait_ms - max(service_ms, between_ms), 0.0)
+    starts = PassStarts(more_ms / apart, spared_ms / apart, wait_ms, apart)
+    return replace(pace, step_ms=compute_ms + wait, wait_ms=wait), starts
+
+
+def _batches(snapshot: Snapshot, loader: LoaderInfo) -> float:
+    """Batches that the recorded work was for; some of it went into batches that nobody has taken yet."""
+    counted = snapshot.counters.get("view_hits", 0) + snapshot.counters.get("images_decoded", 0)
+    if counted and loader.made_per_batch:
+        return counted / loader.made_per_batch
+    used, steps = snapshot.counters.get("batches_used", 0), snapshot.steps
+    return steps.count * max(1.0, used / steps.batches) if steps.batches else float(steps.count)  # with validation's
+
+
+def _cpu_ms(service_ms: float, stages: Sequence[StageTime], access_paths: Mapping[str, AccessPath]) -> float:
+    reading = sum(stage.ms for stage in stages if stage.name in READS)
+    read = access_paths.get("read")
+    if read is None:
+        return service_ms - reading
+    first = min(read.ms_by_threads)
+    waits = max(0.0, 1 - read.cpu_ms / max(read.ms(first), 1e-9))
+    return service_ms - waits * reading

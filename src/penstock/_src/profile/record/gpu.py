@@ -17,10 +17,9 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeVar, cast
 
-from penstock._src.profile.record.decorator import decorate
 from penstock._src.profile.record.histogram import Histogram
 from penstock._src.profile.record.machine import tell_machine
-from penstock._src.profile.record.spans import NoSpan, Span, is_enabled, record, span
+from penstock._src.profile.record.spans import NoSpan, Span, decorate, is_enabled, record, span
 from penstock._src.profile.stats import SpanEvent, SpanStats, ThreadEvents
 
 MOST_WAITING = 256
@@ -108,14 +107,8 @@ class _Stages:
                 timeline.add(stage.name, stage.began, stage.asked_ns, duration_ns)
 
 
-class _Local(threading.local):
-    """What is open in the calling thread, the innermost last."""
-
-    def __init__(self) -> None:
-        self.stages: list[_Open | Span | NoSpan | None] = []
-
-
-_stages, _local = _Stages(), _Local()
+_stages = _Stages()
+_local = threading.local()  # what is open in a thread, the innermost last
 
 
 def _recorded(cuda: Any) -> Any:
@@ -142,7 +135,7 @@ class gpu_span:
         self._name = name
 
     def __enter__(self) -> gpu_span:
-        _local.stages.append(self._begin() if is_enabled() else None)
+        vars(_local).setdefault("stages", []).append(self._begin() if is_enabled() else None)
         return self
 
     def _begin(self) -> _Open | Span | NoSpan | None:
@@ -158,7 +151,8 @@ class gpu_span:
         return None if cuda.is_current_stream_capturing() else _stages.begin(cuda, self._name)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        stage = _local.stages.pop() if _local.stages else None
+        stages = vars(_local).get("stages")
+        stage = stages.pop() if stages else None
         if isinstance(stage, _Open):
             _stages.waiting.append((stage, _recorded(_cuda())))
         elif stage is not None:

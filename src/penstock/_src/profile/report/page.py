@@ -56,12 +56,8 @@ def _asset(name: str) -> str:
 
 
 def _header(snapshot: Snapshot, name: str) -> str:
-    parts = []
-    if snapshot.taken_at:
-        parts.append(time.strftime("%Y-%m-%d %H:%M", time.localtime(snapshot.taken_at)))
-    if snapshot.duration_ns > 0:
-        parts.append(f"{format_duration_ns(snapshot.duration_ns)} recorded")
-    parts.append(f"{snapshot.steps.count:,} steps")
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(snapshot.taken_at))
+    parts = [when, f"{format_duration_ns(snapshot.duration_ns)} recorded", f"{snapshot.steps.count:,} steps"]
     if snapshot.epochs:
         parts.append(f"{len(snapshot.epochs):,} epochs")
     processes = len({each.process for each in snapshot.spans} | {snapshot.process})

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from typing import Any
@@ -144,19 +143,12 @@ def verdict(
         is_off = "" if spans.is_enabled() else ": profiling is off, by PENSTOCK_PROFILE=0 or profile.disable()"
         hint = "iterate a penstock.Loader or profile.attach(dataloader), or call profile.mark_step() in the loop"
         raise UsageError(f"no step was recorded{is_off}", hint=hint)
-    with _unrecorded(began_ns):
-        tunable = tunable_of(loader) if loader is not None else _live(taken)
-        return _judged(taken, tunable, check, step, calibrate, seconds)
-
-
-@contextmanager
-def _unrecorded(since_ns: int) -> Iterator[None]:
-    """What is measured and tried here is no part of the run: not of its spans, its steps, or its random numbers."""
-    try:
+    try:  # what is measured and tried is no part of the run: not of its spans, its steps, or its random numbers
         with spans.paused(), preserved_rng_state():
-            yield
+            tunable = tunable_of(loader) if loader is not None else _live(taken)
+            return _judged(taken, tunable, check, step, calibrate, seconds)
     finally:
-        steps().shift(perf_counter_ns() - since_ns)
+        steps().shift(perf_counter_ns() - began_ns)
 
 
 def _judged(

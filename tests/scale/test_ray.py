@@ -175,7 +175,7 @@ def test_an_input_that_ends_every_worker_is_left_out_or_ends_the_job(
 
 def test_failures_and_appends_are_those_of_one_machine(two_nodes: Any, sources: list[Path], tmp_path: Path) -> None:
     mine = [Path(shutil.copy(path, tmp_path)) for path in sources[:5]]
-    mine[3].write_bytes(mine[3].read_bytes()[:300_000])
+    mine[3].write_bytes(b"#ROSBAG V2.0\nno bag at all")
     with pytest.raises(PenstockError, match=r"run_3.bag"):
         distributed(mine, tmp_path / "out")
     shared = distributed(mine, tmp_path / "out", resume=True, keep_going=True)

@@ -12,7 +12,6 @@ from penstock._src.profile.record import layout, spans
 from penstock._src.profile.record.registry import registered, unregister
 from tests.threads import collect_garbage
 
-
 _kept: list[object] = []
 
 

@@ -275,7 +275,8 @@ def test_several_threads_take_from_one_iterator() -> None:
 
 def test_closing_ends_all_threads_that_wait_for_one_iterator() -> None:
     store = _Slow([60], at_once=8)
-    loader = _loader(store, Window(columns=["raw"]), view="off", shuffle=False)
+    # One thread: of two, both may come to the next batches before the first is complete.
+    loader = _loader(store, Window(columns=["raw"]), view="off", shuffle=False, threads=1)
     batches, ended = iter(loader), []
     next(batches)
 

@@ -283,14 +283,23 @@ def _short(name: str) -> str:
     return name.partition(".")[2] or name
 
 
+def _files(path: Path) -> set[Path]:
+    return set(path.rglob("*.py")) if path.is_dir() else {path}
+
+
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", nargs="?", type=Path, default=DEFAULT_SOURCE, help="default: src/penstock")
     parser.add_argument("--before", type=Path, metavar="OLD_SOURCE", help="an older tree, shown beside it")
+    parser.add_argument("--without", nargs="+", default=(), metavar="PATH", help="also: the lines of all but these")
     args = parser.parse_args(words)
     trees = [read_structure(path) for path in (args.before, args.source) if path is not None]
     for part in (_sizes, _folders, _definitions, _importers, _cycles):
         print("\n".join(part(trees)), end="\n\n")
+    if args.without:
+        left_out = {file for each in args.without for file in _files(args.source / each)}
+        lines = sum(len(file.read_text().splitlines()) for file in _files(args.source) - left_out)
+        print(f"lines without {len(left_out)} files of what was named: {lines:,}")
     return 1 if trees[-1].running_cycles() else 0
 
 

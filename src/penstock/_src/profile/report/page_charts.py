@@ -41,8 +41,8 @@ def html(text: str, most: int = _LETTERS) -> str:
 def tag(name: str, inner: str = "", **attributes: str) -> str:
     """An element around HTML; its attributes are texts (`kind` is its class), of which empty ones are left out."""
     named = {"class" if key == "kind" else key.replace("_", "-"): text for key, text in attributes.items() if text}
-    told = "".join(f' {key}="{escape(text)}"' for key, text in named.items())
-    return f"<{name}{told}>{inner}</{name}>"
+    words = "".join(f' {key}="{escape(text)}"' for key, text in named.items())
+    return f"<{name}{words}>{inner}</{name}>"
 
 
 def section(title: str, lead: str, body: str = "") -> str:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._src.recordings.chunk_fetch import ChunkFetcher
+from penstock._src.recordings.chunk_fetch import ChunkFetcher, Framing
 from penstock._src.recordings.fetch import Block
-from penstock._src.recordings.framing import Framing
 from penstock._src.recordings.message_index import (
     Chunks,
     RecordingIndex,

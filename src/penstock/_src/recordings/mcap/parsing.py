@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._src.recordings.chunk_fetch import Framing, Places, UsualMessages
 from penstock._src.recordings.codecs import StoredChunk
 from penstock._src.recordings.file_window import NO_RECORD
-from penstock._src.recordings.framing import Framing, Places, UsualMessages
 from penstock._src.recordings.mcap import records as r
 from penstock._src.recordings.recovery.scan_bytes import ChunkBytes, ScanBytes, ScannedRecord, is_padding, pieces
 

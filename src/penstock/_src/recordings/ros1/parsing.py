@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._src.recordings.chunk_fetch import Framing, Places, UsualMessages
 from penstock._src.recordings.codecs import CODECS
 from penstock._src.recordings.file_window import NO_RECORD
-from penstock._src.recordings.framing import Framing, Places, UsualMessages
 from penstock._src.recordings.recovery.scan_bytes import ChunkBytes, ScanBytes, ScannedRecord, is_padding, pieces
 from penstock._src.recordings.ros1.records import (
     MAX_CONNECTION_BYTES,

@@ -194,14 +194,31 @@ def test_a_fork_after_the_first_use_is_refused(server: RangeServer) -> None:
 
 
 def test_ctrl_c_is_heard_while_a_request_waits(server: RangeServer, request: pytest.FixtureRequest) -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # the background job of a shell ignores it
+    asked, heard = threading.Event(), threading.Event()
+
+    def interrupt(*_: object) -> None:
+        if not heard.is_set():
+            heard.set()
+            raise KeyboardInterrupt
+
+    def press() -> None:
+        """Until it is heard: a signal just before the main thread begins to wait does not wake it."""
+        asked.wait()
+        while not heard.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+            heard.wait(0.05)
+
+    before = signal.signal(signal.SIGINT, interrupt)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     server.put("b", "x", DATA)
     server.gate = 2  # no answer comes
-    server.fault = lambda _: os.kill(os.getpid(), signal.SIGINT)
+    server.fault = lambda _: asked.set()
     client, key = client_of("s3://b/x")
+    pressing = threading.Thread(target=press)
+    pressing.start()
     with pytest.raises(KeyboardInterrupt):
         client.head(key)
+    pressing.join()
     assert len(server.requests) == 1, "it was not tried again"
 
 

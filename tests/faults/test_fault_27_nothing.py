@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,19 @@ def test_27_a_bag_without_messages_is_refused_in_words(tmp_path: Path, with_topi
     assert not (tmp_path / "out").exists()
     with pytest.raises(RecordingError, match=r"has no messages|no topic"):
         penstock.convert(path, tmp_path / "out", features={"observation.images.cam_h": CAM_H})
+
+
+@pytest.mark.parametrize("name", ["run.bag", "run.mcapdir"])
+@pytest.mark.parametrize("words", [{}, {"features": {"observation.state": STATE}}])
+def test_27_a_recording_cut_before_its_first_message_is_said_to_be_cut(
+    tmp_path: Path, name: str, words: dict[str, Any]
+) -> None:
+    path = bags.write(tmp_path / name, bags.joints(STATE, bags.times(30, 1 / 30)))
+    path = next(path.glob("*.mcap")) if path.is_dir() else path
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(PenstockError, match="run") as caught:
+        penstock.convert(path, tmp_path / "out", **words)
+    assert "it was cut" in caught.value.hint or "its recorder did not finish" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["run.mcapdir", "run.db3dir"])

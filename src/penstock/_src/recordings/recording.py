@@ -160,7 +160,8 @@ class Recording(Closing, ABC):
             match = match or next((topic for topic in self.topics if topic.name == f"{plain}:{kind}"), None)
         if match is not None:
             return match
-        hint = name_hint(name, sorted({topic.name for topic in self.topics}), "it has:")
+        names = sorted({topic.name for topic in self.topics})
+        hint = name_hint(name, names, "it has:") if names else "; ".join(["it has no topics", *self.notes])
         raise RecordingError(f"{self.path}: no topic {name!r}", hint=hint)
 
     def schema(self, topic: Topic) -> Schema:

@@ -62,7 +62,7 @@ def _check_some(recording: Recording, features: dict[str, FeatureSettings], note
         return
     nothing = f"{recording.path} has nothing that becomes a feature"
     if not any(topic.count for topic in recording.topics):
-        raise AlignError(f"{nothing}: it holds no messages")
+        raise AlignError(f"{nothing}: it holds no messages", hint="; ".join(recording.notes) or None)
     reasons = group_left_out(note for note in notes if " left out: " in note)
     more = f" and {len(reasons) - _LISTED:,} more reasons" if len(reasons) > _LISTED else ""
     command = f"penstock inspect {shlex.quote(str(recording.path))}"

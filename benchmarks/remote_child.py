@@ -1,6 +1,6 @@
 """One turn of `remote.py`, in a process of its own: prints one JSON object.
 
-Ways: `bare` (obstore alone), `read` (stored bytes through penstock), `load` (a loader), `open` (a cold open),
+Ways: `bare` (obstore alone), `decoded` (obstore and OpenCV), `read` (stored bytes through penstock), `load` (a loader), `open` (a cold open),
 `view` (a loader's second epoch: one turn for every line on standard input).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,14 +26,14 @@ SIZE = (224, 224)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("way", choices=("bare", "read", "load", "view", "open"))
+    parser.add_argument("way", choices=("bare", "decoded", "read", "load", "view", "open"))
     parser.add_argument("path")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--memory", default="768MiB")
     args = parser.parse_args()
     ways: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
-        "bare": bare, "read": read, "load": load, "open": cold_open,
+        "bare": bare, "decoded": bare, "read": read, "load": load, "open": cold_open,
     }  # fmt: skip
     if args.way == "view":
         view(args)
@@ -53,10 +54,12 @@ def ranges(path: str) -> tuple[int, list[tuple[str, Any, Any]]]:
 
 
 def bare(args: argparse.Namespace) -> dict[str, Any]:
-    """Threads that call get_range for random samples, three ranges each."""
+    """Threads that call get_range for random samples, three ranges each; `decoded`: OpenCV decodes and resizes them."""
+    import cv2
     import obstore
     from obstore.store import S3Store
 
+    cv2.setNumThreads(1)  # the threads are ours
     in_flight = int(os.environ["PENSTOCK_REMOTE_IN_FLIGHT"])
     rows, cameras = ranges(args.path)
     store = S3Store(
@@ -66,9 +69,15 @@ def bare(args: argparse.Namespace) -> dict[str, Any]:
     order = np.random.default_rng(0).permutation(rows)
     lock, at, done = threading.Lock(), 0, 0
     deadline = [float("inf")]
+    fetched: queue.Queue[Any] = queue.Queue(in_flight)
 
-    def work() -> None:
-        nonlocal at, done
+    def count() -> None:
+        nonlocal done
+        with lock:
+            done += 1
+
+    def fetch() -> None:
+        nonlocal at
         while time.perf_counter() < deadline[0]:
             with lock:
                 number = at
@@ -78,12 +87,22 @@ def bare(args: argparse.Namespace) -> dict[str, Any]:
             key = "/".join(path.split("/")[3:])
             data = obstore.get_range(store, key, start=int(offsets[row]), length=int(sizes[row]))
             assert len(data) == int(sizes[row])
-            with lock:
-                done += 1
+            if args.way == "decoded":
+                fetched.put(data)
+            else:
+                count()
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(in_flight)]
-    for thread in threads:
-        thread.start()
+    def decode() -> None:
+        out = np.empty((*SIZE, 3), np.uint8)
+        while True:
+            data = np.frombuffer(fetched.get(), np.uint8)
+            image = cv2.imdecode(data, cv2.IMREAD_REDUCED_COLOR_2 | cv2.IMREAD_IGNORE_ORIENTATION)
+            cv2.resize(image, SIZE, dst=out, interpolation=cv2.INTER_LINEAR)
+            count()
+
+    work = [fetch] * in_flight + [decode] * (os.cpu_count() or 1) * (args.way == "decoded")
+    for each in work:
+        threading.Thread(target=each, daemon=True).start()
     time.sleep(1.0)  # connections are made, and the first answers have come
     before, began = done, time.perf_counter()
     time.sleep(args.seconds)

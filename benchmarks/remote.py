@@ -41,6 +41,7 @@ from measure import Claim, finish, run
 
 HERE = Path(__file__).resolve().parent
 PARTS = ("compare", "open", "view", "peer")
+WAYS = ("bare", "read", "decoded", "load", "local")
 HUB_NAME = "penstock/bench"
 PEER_LIMIT_S = 120.0
 BATCH = 64
@@ -92,8 +93,8 @@ def measured(buckets: Path, args: argparse.Namespace) -> list[Claim]:
 def compared_at_latencies(buckets: Path, args: argparse.Namespace) -> list[Claim]:
     claims: list[Claim] = []
     latencies = (50,) if args.quick else (10, 50, 150)
-    print(f"\n{'latency':>8} {'in flight':>9} | {'bare':>8} {'read':>8} {'load':>8} {'local':>8} samples/s | "
-          "read/bare  load/min(bare, local)")  # fmt: skip
+    names = " ".join(f"{way:>8}" for way in WAYS)
+    print(f"\n{'latency':>9} {'in flight':>9} | {names} samples/s | read/bare load/decoded load/min(bare, local)")
     for latency_ms in latencies:
         with served(buckets, latency_ms) as url:
             for in_flight in (64, 192):
@@ -102,7 +103,7 @@ def compared_at_latencies(buckets: Path, args: argparse.Namespace) -> list[Claim
 
 
 def compared(url: str, buckets: Path, latency_ms: int, in_flight: int, args: argparse.Namespace) -> list[Claim]:
-    found: dict[str, list[float]] = {"bare": [], "read": [], "decoded": [], "load": [], "local": []}
+    found: dict[str, list[float]] = {way: [] for way in WAYS}
     peaks = []
     for _ in range(args.rounds):
         for way, rates in found.items():
@@ -121,7 +122,7 @@ def compared(url: str, buckets: Path, latency_ms: int, in_flight: int, args: arg
 
     read, load, local = over("read", "bare"), over("load", "decoded"), over("load", "bare", "local")
     rates = " ".join(f"{rate:>8.1f}" for rate in middle.values())
-    print(f"{latency_ms:>6} ms {in_flight:>9} | {rates}           | {read:>9.2f} {load:>13.2f} {local:>22.2f}", flush=True)
+    print(f"{latency_ms:>6} ms {in_flight:>9} | {rates} {'':9} | {read:>9.2f} {load:>12.2f} {local:>21.2f}", flush=True)
     where = f"{latency_ms} ms, {in_flight} in flight"
     claims = [
         Claim(f"{where}: stored bytes, penstock over the bare client", read, ">= 0.9"),

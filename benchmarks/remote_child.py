@@ -1,7 +1,7 @@
 """One turn of `remote.py`, in a process of its own: prints one JSON object.
 
-Ways: `bare` (obstore alone), `decoded` (obstore and OpenCV), `read` (stored bytes through penstock), `load` (a loader), `open` (a cold open),
-`view` (a loader's second epoch: one turn for every line on standard input).
+Ways: `bare` (obstore alone), `decoded` (obstore and OpenCV), `read` (stored bytes through penstock), `load` (a loader),
+`open` (a cold open), `view` (a loader's second epoch: one turn for every line on standard input).
 """
 
 from __future__ import annotations

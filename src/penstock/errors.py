@@ -191,14 +191,14 @@ class OutputFailed(DataSetError):
 
 def _write_hint(number: int | None) -> str:
     if number in (errno.ENOSPC, errno.EDQUOT):
-        return "make room on that file system (`df -h` shows it), then run the same command again"
+        return "make room on that file system (`df -h` shows it)"
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "choose an output directory that may be written"
     if number in (errno.ENOENT, errno.ENOTDIR):
         return "make the directory first (`mkdir -p`), or choose another one"
     if number == errno.EISDIR:
         return "name a file in it"
-    return "check the free space and the health of the disk, then run the same command again"
+    return "check the free space and the health of the disk"
 
 
 class DataSetCorrupt(DataSetError):

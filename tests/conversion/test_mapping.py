@@ -49,7 +49,7 @@ def test_a_goal_that_was_sent_once_is_no_action(tmp_path: Path) -> None:
 def test_a_steady_command_is_taken_where_a_sparse_one_lies_beside_it(tmp_path: Path) -> None:
     found = mapped(tmp_path, bags.robot() + bags.joints("/arm/goal", bags.times(2, 1.0)))
     assert topics_of(found)["action"] == [COMMAND]
-    assert any("/arm/goal left out: too sparse for a row each: 2 messages for" in note for note in found.notes)
+    assert any("/arm/goal left out: too sparse for a row each: 2 messages, and " in note for note in found.notes)
 
 
 def test_arms_with_topics_of_their_own_share_one_state(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def distributed(sources: list[Any], url: str, **more: Any) -> Any:
 
 
 def left(url: str) -> list[str]:
-    return [name for name in objects(url) if name.startswith("penstock/shards/")]
+    return [name for name in etags(url) if name.startswith("penstock/shards/")]
 
 
 def test_two_nodes_give_the_bytes_of_one_machine(
@@ -129,7 +129,7 @@ def test_a_driver_that_was_ended_is_resumed_here_and_elsewhere(
         os.kill(process.pid, end)
         (tmp_path / "go").touch()
     assert process.wait(120) == (-9 if end == signal.SIGKILL else 130)
-    assert "meta/info.json" not in objects(url)
+    assert "meta/info.json" not in etags(url)  # tasks may still be ending, and remove what they had
     with pytest.raises(OutputExists, match="--resume goes on with it"):
         distributed(sources, url)
     if end == signal.SIGKILL:

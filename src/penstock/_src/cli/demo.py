@@ -201,12 +201,11 @@ def _walk(directory: Path, args: argparse.Namespace) -> int:
 
         report = convert(bag, out, memory=args.memory, task="move the arm over the table")
         rate = units.format_size(int(report.bytes_in / report.seconds))
-        peak, predicted = (units.format_bytes(n) for n in (report.peak_rss_bytes, report.predicted_peak_bytes))
         _print(
             "convert",
             report.seconds,
             f"{out} · {report.frames:,} rows at {report.fps} fps · JPEG bytes copied · {report.lost_count} lost · "
-            f"{rate}/s · peak {peak} (predicted {predicted})",
+            f"{rate}/s",
         )
 
         began = time.perf_counter()

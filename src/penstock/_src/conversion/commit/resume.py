@@ -130,7 +130,7 @@ def _append(job: Job, building: OutputDirectory, writer: DataSetWriter) -> None:
         fresh = _fresh(job, _committed_inputs(writer.journal), now["sources"])
         known += fresh
         if not fresh:
-            raise UsageError(f"{building.out} holds all of these inputs already: there is nothing to append")
+            raise _nothing_new(building.out)
         task = job.settings.task
         writer.note({"append": {"sources": fresh, "task": task}})
     job.spec = _spec_before(before, task, job.settings)
@@ -157,8 +157,15 @@ def plan_append(job: Job, journal: Journal) -> tuple[DatasetSpec, list[dict[str,
         )
     fresh = _fresh(job, _sources(journal), now["sources"])
     if not fresh:
-        raise UsageError(f"{job.out} holds all of these inputs already: there is nothing to append")
+        raise _nothing_new(job.out)
     return _spec_before(before, job.settings.task, job.settings), fresh
+
+
+def _nothing_new(out: Path) -> UsageError:
+    return UsageError(
+        f"{out} holds all of these inputs already: there is nothing to append",
+        hint="with --append --resume this is no error",
+    )
 
 
 def _appended(journal: Journal) -> list[Mapping[str, Any]]:

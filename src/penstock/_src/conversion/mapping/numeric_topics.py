@@ -54,7 +54,7 @@ class Density(NamedTuple):
         if self.messages < self.needed:
             if self.messages < 2:
                 return "only 1 message" if self.messages else "no message between the first and the last row"
-            return f"too sparse for a row each: {self.messages:,} messages for {self.rows:,} rows"
+            return f"too sparse for a row each: {self.messages:,} messages, and {self.needed:,} are needed"
         left = self.inside if inside is None else inside
         if not self.covers(left):
             return f"it would leave only {len(left):,} of {self.rows:,} rows, as it starts late or ends early"

@@ -210,7 +210,7 @@ def test_what_is_left_out_is_reported_with_its_reason(tmp_path: Path) -> None:
     assert set(chosen.features) == {"observation.images.cam_h", "observation.state"}
     text = "\n".join(expected_text)
     assert "/scan left out: 900 numbers in a message" in text
-    assert "/gripper/command left out: too sparse for a row each: 3 messages, and 7 are needed (to keep it, name it" in text
+    assert "/gripper/command left out: too sparse for a row each: 3 messages, and 7 are needed (to keep it" in text
     for name in ("/bytes", "/empty", "/unclear"):
         assert f"{name} left out: its type has no default field; name one under features:" in text
     assert sum("/scan" in note for note in expected_text) == 1, "a reason each, and only one"

@@ -49,7 +49,7 @@ def _following(chunk: int) -> int:
 
 
 @dataclass(frozen=True)
-class Chunks:
+class FileChunks:
     """The chunks in which a writer numbers its files: the first, and the one after a full one.
 
     Files in chunks before `first` were written by others: they may lie elsewhere, and never change.
@@ -59,7 +59,7 @@ class Chunks:
     after: Callable[[int], int] = _following
 
 
-ALL_CHUNKS = Chunks()
+ALL_CHUNKS = FileChunks()
 
 
 class FilePosition(NamedTuple):
@@ -68,7 +68,7 @@ class FilePosition(NamedTuple):
     chunk: int
     file: int
 
-    def next(self, chunks_size: int, chunks: Chunks = ALL_CHUNKS) -> FilePosition:
+    def next(self, chunks_size: int, chunks: FileChunks = ALL_CHUNKS) -> FilePosition:
         if self.file + 1 < chunks_size:
             return FilePosition(self.chunk, self.file + 1)
         return FilePosition(chunks.after(self.chunk), 0)

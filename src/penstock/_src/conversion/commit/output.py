@@ -50,7 +50,7 @@ class OutputDirectory:
     holds: Holds
     finished: bool = False  # set when the data set is whole and may take its place
     # Of an output that does not lie on this machine:
-    chunks: Callable[[], layout.Chunks | None] = lambda: None  # where its files are numbered
+    chunks: Callable[[], layout.FileChunks | None] = lambda: None  # where its files are numbered
     follow: Callable[[DataSetWriter], None] = lambda writer: None  # takes what a writer has finished
     upload_bytes: int = 0  # of memory that this takes
     count_new: Callable[[], int] | None = None  # the episodes that were committed since it was begun

@@ -122,7 +122,7 @@ class DataSetWriter:
         fsync: bool = True,
         identity: Mapping[str, Any] | None = None,
         is_worker_output: bool = False,
-        chunks: layout.Chunks | None = None,
+        chunks: layout.FileChunks | None = None,
         **limits: int,
     ) -> None:
         folder = Path(root)
@@ -134,7 +134,7 @@ class DataSetWriter:
         self._begin(folder, Journal.create(folder, header, fsync=fsync), sink, names)
 
     @classmethod
-    def resume(cls, root: Path | str, fsync: bool = True, chunks: layout.Chunks | None = None) -> DataSetWriter:
+    def resume(cls, root: Path | str, fsync: bool = True, chunks: layout.FileChunks | None = None) -> DataSetWriter:
         """Go on with a data set: all committed episodes are there, and nothing of one that was not committed.
 
         A finished data set is opened again, too, so that episodes can be appended; until the next `close` it is not a
@@ -375,7 +375,7 @@ class DataSetWriter:
             raise DataSetError(f"{self.root}: episode {self.episodes} is still open", hint="commit or abort it first")
 
 
-def _open_sink(root: Path, header: Header, names: layout.FreshNames, chunks: layout.Chunks | None) -> Sink:
+def _open_sink(root: Path, header: Header, names: layout.FreshNames, chunks: layout.FileChunks | None) -> Sink:
     if header.is_worker_output:  # whatever the output, workers write what a join can replay
         from penstock._src.lerobot.write.sink import LeRobotSink
 

@@ -18,7 +18,15 @@ from penstock._src.conversion.cameras.camera import video_lines
 from penstock._src.conversion.cameras.declared import DeclaredCamera, plan_camera, refuse_encoding
 from penstock._src.conversion.cameras.image_pass import sampled_rows
 from penstock._src.conversion.commit.episode import EpisodeWriter
-from penstock._src.conversion.inputs.input import DatasetSpec, EpisodePlan, Input, InputOutcome, OpenOptions, Run, State
+from penstock._src.conversion.inputs.input import (
+    DatasetSpec,
+    EpisodeCallbacks,
+    EpisodePlan,
+    Input,
+    InputOutcome,
+    OpenOptions,
+    State,
+)
 from penstock._src.conversion.inputs.store_columns import StoreCamera
 from penstock._src.conversion.inputs.store_episode import EpisodeWork, stream_episode
 from penstock._src.conversion.settings import Settings, without_effect, without_left_out
@@ -116,11 +124,11 @@ class DataSetInput(Input):
         rows = int(np.diff(self._store.episode_starts[position : position + 2])[0])
         return EpisodePlan(rows, None, (position, state))
 
-    def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
+    def write(self, plan: EpisodePlan, episode: EpisodeWriter, callbacks: EpisodeCallbacks) -> State:
         position, state = plan.detail
         number = self._survey.usable[position]
         rows = self._store.begin(position, self.memory.rows_per_flush)
-        stream_episode(self._work(position, number, plan.rows, rows), episode, run)
+        stream_episode(self._work(position, number, plan.rows, rows), episode, callbacks)
         retimed, apart_s = ((state or {}).get(name, 0) for name in ("retimed", "apart_s"))
         return {"next": number + 1, "retimed": retimed + rows.retimed, "apart_s": max(apart_s, rows.apart_s)}
 

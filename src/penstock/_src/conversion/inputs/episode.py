@@ -33,7 +33,7 @@ from penstock._src.conversion.inputs.columns import (
     check_whole_numbers,
     thresholded,
 )
-from penstock._src.conversion.inputs.input import Run
+from penstock._src.conversion.inputs.input import EpisodeCallbacks
 from penstock._src.conversion.inputs.pairing import (
     CameraRuns,
     Requests,
@@ -56,7 +56,9 @@ DAMAGED = "its chunk is damaged"  # counted by the recording itself
 Check = Callable[[memoryview, int], object]  # reads one message; raises when it cannot be used
 
 
-def stream_episode(plan: RecordingPlan, span: EpisodeCut, episode: EpisodeWriter, run: Run) -> Counter[tuple[str, str]]:
+def stream_episode(
+    plan: RecordingPlan, span: EpisodeCut, episode: EpisodeWriter, callbacks: EpisodeCallbacks
+) -> Counter[tuple[str, str]]:
     """Write the rows of a span as one episode (not yet committed); raises UnusableFound when messages cannot be used.
 
     Returns how many numbers became Inf, by feature and dimension.
@@ -75,7 +77,7 @@ def stream_episode(plan: RecordingPlan, span: EpisodeCut, episode: EpisodeWriter
         for worker in workers:
             held.callback(worker.close)
         pool = held.enter_context(PassThreads(threads))
-        stream = _RecordingPass(plan, span, episode, run, workers, feeds, pool, bad)
+        stream = _RecordingPass(plan, span, episode, callbacks, workers, feeds, pool, bad)
         stream.run()
     if bad:
         raise UnusableImageFound(bad)
@@ -90,7 +92,7 @@ class _RecordingPass:
         plan: RecordingPlan,
         span: EpisodeCut,
         episode: EpisodeWriter,
-        run: Run,
+        callbacks: EpisodeCallbacks,
         workers: Sequence[CameraWorker],
         feeds: Sequence[StreamFeed | None],
         pool: PassThreads,
@@ -98,7 +100,7 @@ class _RecordingPass:
     ) -> None:
         columns = plan.columns
         self._plan, self._columns, self._paired, self._rows = plan, columns, plan.paired, span.rows
-        self._episode, self._run, self._pool, self._bad = episode, run, pool, bad
+        self._episode, self._callbacks, self._pool, self._bad = episode, callbacks, pool, bad
         self._texts = span.texts(plan.settings.episodes, plan.paired.fps)
         self.overflows: Counter[tuple[str, str]] = Counter()
         self._parts = [(vector, part) for vector in columns.vectors for part in vector.parts]
@@ -122,7 +124,7 @@ class _RecordingPass:
         self._pool.load_arrow()
         for flush in _pieces(self._rows, self._plan.memory.rows_per_flush):
             self._flush(flush)  # in a function of its own, so that its rows are gone before the next are made
-            self._run.on_rows(flush.stop - self._rows.start)
+            self._callbacks.on_rows(flush.stop - self._rows.start)
         self._images.finish()
 
     def _flush(self, flush: range) -> None:
@@ -156,7 +158,7 @@ class _RecordingPass:
             for block in self._plan.recording.fetch(requests.topic_ids, requests.numbers, memory_bytes=fetch_bytes):
                 self._take(block, requests, runs, values)
                 moved_bytes = block.file_bytes
-                self._run.on_moved(self._moved_bytes + moved_bytes)
+                self._callbacks.on_moved(self._moved_bytes + moved_bytes)
             self._moved_bytes += moved_bytes
         if not self._bad:
             self._fill(needs, values, columns)

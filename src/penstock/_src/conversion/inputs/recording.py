@@ -24,12 +24,12 @@ from penstock._src.conversion.episodes.cuts import (
 from penstock._src.conversion.inputs.columns import RecordingColumns, describe_features, open_columns
 from penstock._src.conversion.inputs.input import (
     DatasetSpec,
+    EpisodeCallbacks,
     EpisodePlan,
     Input,
     InputOutcome,
     OpenOptions,
     RetryEpisode,
-    Run,
     State,
 )
 from penstock._src.conversion.inputs.pairing import PairedRows, pair
@@ -159,7 +159,7 @@ class RecordingInput(Input):
                 return EpisodePlan(len(span.rows), span.task, (span, state))
         return None
 
-    def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
+    def write(self, plan: EpisodePlan, episode: EpisodeWriter, callbacks: EpisodeCallbacks) -> State:
         from penstock._src.conversion.cameras.image_pass import UnusableImageFound
         from penstock._src.conversion.inputs.episode import stream_episode
 
@@ -167,7 +167,7 @@ class RecordingInput(Input):
         span, state = plan.detail
         state = state or self._first_state()
         try:
-            overflows = stream_episode(self._at(state), span, episode, run)
+            overflows = stream_episode(self._at(state), span, episode, callbacks)
         except UnusableImageFound as problem:
             raise RetryEpisode(self._without(state, problem.images)) from None
         state = _with_overflows(state, overflows)

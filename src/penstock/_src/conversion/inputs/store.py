@@ -18,12 +18,12 @@ from penstock._src.conversion.cameras.image_pass import UnusableImage, UnusableI
 from penstock._src.conversion.commit.episode import EpisodeWriter
 from penstock._src.conversion.inputs.input import (
     DatasetSpec,
+    EpisodeCallbacks,
     EpisodePlan,
     Input,
     InputOutcome,
     OpenOptions,
     RetryEpisode,
-    Run,
     State,
 )
 from penstock._src.conversion.inputs.store_columns import open_store_columns
@@ -210,12 +210,12 @@ class StoreInput(Input):
             task = self._store.task(position) or task
         return EpisodePlan(len(self._rows(state)), task, state)
 
-    def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
+    def write(self, plan: EpisodePlan, episode: EpisodeWriter, callbacks: EpisodeCallbacks) -> State:
         state: State = plan.detail
         position, count = state["next"], self._store.episodes
         span_bytes = range(self.size_bytes * position // count, self.size_bytes * (position + 1) // count)
         try:
-            stream_episode(self._work(state, span_bytes), episode, run)
+            stream_episode(self._work(state, span_bytes), episode, callbacks)
         except UnusableImageFound as problem:
             raise RetryEpisode(self._without(state, problem.images)) from None
         return {**state, "next": position + 1, "bad": {}, "attempts": 0}

@@ -172,7 +172,7 @@ class LeRobotSink(DataSetFiles):
         self._survey: ResumeSurvey | None = None
         self._chunks = layout.ALL_CHUNKS
 
-    def number_from(self, chunks: layout.Chunks) -> None:
+    def number_from(self, chunks: layout.FileChunks) -> None:
         """Files are numbered in these chunks; those of earlier episodes in chunks before them lie elsewhere."""
         self._chunks = chunks
         self.data.number_from(chunks)

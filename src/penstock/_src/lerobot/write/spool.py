@@ -103,7 +103,7 @@ class DataFiles:
         self._waiting_bytes = 0
         self._full: list[tuple[FilePosition, list[EpisodePart]]] = []
 
-    def number_from(self, chunks: layout.Chunks) -> None:
+    def number_from(self, chunks: layout.FileChunks) -> None:
         """Before the first episode: these chunks are ours."""
         self._position, self._chunks = FilePosition(chunks.first, 0), chunks
 

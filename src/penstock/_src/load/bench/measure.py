@@ -43,10 +43,10 @@ _WARM_UP_ROUNDS = 2  # of batches in every slot: by then each thread has opened 
 def bench_load(plan: Plan, say: Callable[[str], None] = lambda text: None, window: Sampling | None = None) -> LoadBench:
     """Measure all points of a plan, one after the other; `say` gets each. `window` stands in for `plan.window`."""
     check(plan)
-    return _Run(plan, say, window).all()
+    return _BenchRun(plan, say, window).all()
 
 
-class _Run:
+class _BenchRun:
     """The points of a plan as they come in."""
 
     def __init__(self, plan: Plan, say: Callable[[str], None], window: Sampling | None) -> None:

@@ -15,11 +15,11 @@ from penstock._src.load.engine.slots import SlotLayout, Slots
 from penstock._src.load.engine.source import SampleSource
 from penstock._src.load.engine.thread_pool import ThreadPool
 from penstock._src.load.epoch import BatchRecipe, BatchRequest, Pass, PlannedBatch, job_in, start_job
+from penstock._src.load.memory_split import MemorySplit
 from penstock._src.load.process.engine import EngineFailed
 from penstock._src.load.process.packing import CannotPack
 from penstock._src.load.process.spec import ViewCounts
 from penstock._src.load.sampling.position_map import PositionMap
-from penstock._src.load.shares import Shares
 from penstock.errors import PenstockError
 
 ENGINES = ("auto", "thread", "process")
@@ -44,11 +44,11 @@ class ThreadEngine:
     unread_notes: ClassVar[tuple[str, ...]] = ()
     view_counts: ClassVar[ViewCounts] = {}
 
-    def __init__(self, sources: Sequence[SampleSource], layout: SlotLayout, shares: Shares, target: Target) -> None:
+    def __init__(self, sources: Sequence[SampleSource], layout: SlotLayout, split: MemorySplit, target: Target) -> None:
         for source in sources:
             source.numbers.fill()
-        self.slots = Slots(layout, shares.slots, target.register)
-        self.pool = ThreadPool(shares.threads)
+        self.slots = Slots(layout, split.slots, target.register)
+        self.pool = ThreadPool(split.threads)
         self.numbers = itertools.count()
         self._given_up: list[BatchJob] = []  # of passes that have ended; tasks may still write to their slots
 

@@ -273,7 +273,9 @@ def _copy_base(place: BucketSet, current: Version, run: BucketRun) -> None:
     begin, base = current.metadata_dir, run.directory / _BASE_NAME
     _fetch(place, begin + JOURNAL_PATH, base / JOURNAL_PATH)
     journal = Journal.read(base)
-    sink = sink_factory(journal.header.output)(base, journal.header.description, layout.FreshNames(base, fsync=False))
+    sink = sink_factory(journal.header.output)(
+        base, journal.header.description, layout.UnsyncedNames(base, fsync=False)
+    )
     last = journal.last_episode()
     state = None if last is None or last.state is None else f"{OWN_DIR}/{last.state.name}"
     names = [name.removeprefix(begin) for folder in ("meta", OWN_DIR) for name in place.list_files(begin + folder)]

@@ -177,7 +177,7 @@ def copy_for_append(source_root: Path | str, target_root: Path | str, *, fsync: 
     journal = Journal.read(source)
     if journal.header.is_worker_output:
         raise DataSetError(f"{source}: this is a worker output, not a data set")
-    names = layout.FreshNames(target, fsync=fsync)
+    names = layout.UnsyncedNames(target, fsync=fsync)
     sink = sink_factory(journal.header.output)(source, journal.header.description, names)
     copied: set[str] = set()
     last = journal.last_episode()

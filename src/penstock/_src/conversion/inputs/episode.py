@@ -22,7 +22,7 @@ from penstock._src.conversion.cameras.image_pass import (
     sampled_rows,
 )
 from penstock._src.conversion.cameras.video_stream import FeedCursor, StreamFeed, plan_feed, unusable_picks
-from penstock._src.conversion.cameras.workers import CameraWorker, ImageChanged, ImageCheck, Shot
+from penstock._src.conversion.cameras.workers import CameraWorker, ImageChanged, ImageCheck, RepeatedFrame
 from penstock._src.conversion.commit.episode import EpisodeWriter
 from penstock._src.conversion.inputs.columns import (
     CameraColumn,
@@ -176,7 +176,7 @@ class _RecordingPass:
     ) -> None:
         """Sort a block's payloads: images to the writing thread, numbers into their arrays."""
         cameras = len(self._columns.cameras)
-        shots: list[list[Shot]] = [[] for _ in range(cameras)]
+        frames: list[list[RepeatedFrame]] = [[] for _ in range(cameras)]
         readers, checks, samples = self._readers, self._images.checks, self._samples
         part = slice(block.first, block.first + len(block.payloads))
         wanted = zip(requests.owners[part], requests.slots[part], requests.numbers[part].tolist(), strict=True)
@@ -187,7 +187,7 @@ class _RecordingPass:
                 if owner < cameras:
                     image = readers[owner](payload)
                     checks[owner](image, number)
-                    shots[owner].append(Shot(number, image, runs[owner].lengths[slot] - 1))
+                    frames[owner].append(RepeatedFrame(number, image, runs[owner].lengths[slot] - 1))
                     if number in samples[owner]:
                         self._images.sample(owner, number, image)
                 else:
@@ -197,7 +197,7 @@ class _RecordingPass:
                 raise
             except UNUSABLE as error:
                 self._note_bad(owner, number, error)
-        self._images.put(shots, block.release)
+        self._images.put(frames, block.release)
 
     def _fill(
         self, needs: Sequence[VectorNeeds], values: list[NDArray[np.float64]], columns: Mapping[str, NDArray[Any]]

@@ -22,7 +22,7 @@ from penstock._src.conversion.cameras.image_pass import (
     make_worker,
     sampled_rows,
 )
-from penstock._src.conversion.cameras.workers import ImageChanged, Shot, to_pixels
+from penstock._src.conversion.cameras.workers import ImageChanged, RepeatedFrame, to_pixels
 from penstock._src.conversion.commit.episode import EpisodeWriter
 from penstock._src.conversion.inputs.input import EpisodeCallbacks, Input
 from penstock._src.conversion.inputs.store_columns import StoreCamera
@@ -296,12 +296,12 @@ class _StorePass:
             # Where videos are decoded, one after the other would keep the encoders waiting.
             is_decoded = any(camera.is_decoded for camera in self._work.cameras)
             results = self._at_once(jobs) if is_decoded else [job() for job in jobs]
-            shots = [self._shots(owner, low, images) for owner, images in enumerate(results)]
-        self._images.put(shots, give_back)
+            frames = [self._frames(owner, low, images) for owner, images in enumerate(results)]
+        self._images.put(frames, give_back)
 
-    def _shots(self, owner: int, low: int, images: Sequence[ImageArray | ImageError]) -> list[Shot]:
+    def _frames(self, owner: int, low: int, images: Sequence[ImageArray | ImageError]) -> list[RepeatedFrame]:
         camera = self._work.cameras[owner]
-        shots: list[Shot] = []
+        frames: list[RepeatedFrame] = []
         for position, stored in enumerate(images, low):
             row = int(self._work.rows[position])
             try:
@@ -316,10 +316,10 @@ class _StorePass:
             except UNUSABLE as error:
                 _note_bad(self._work, self._bad, owner, row, error)
                 continue
-            shots.append(Shot(row, image, 0))
+            frames.append(RepeatedFrame(row, image, 0))
             if position in self._sampled:
                 self._sample(owner, row, image)
-        return shots
+        return frames
 
     def _sample(self, owner: int, row: int, image: Any) -> None:
         camera = self._work.cameras[owner]

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from penstock._src.demo.recording import Script, write_recording
 from penstock._src.lerobot import layout, tables
 from penstock._src.lerobot.features import ROW_FEATURES, Description, Feature
-from penstock._src.lerobot.layout import FilePosition, FreshNames
+from penstock._src.lerobot.layout import FilePosition, UnsyncedNames
 from penstock._src.lerobot.stats import STATISTICS, NumericStats
 from penstock._src.lerobot.write.sink import LeRobotSink
 from penstock._src.media.image.codec import encode_jpeg
@@ -56,7 +56,7 @@ def make_data_set(root: Path, episodes: int) -> Path:
         _write_rows(root, features, first, min(first + per_file, episodes), _position(first // per_file))
     _write_videos(root, episodes)
     counts = {"total_episodes": episodes, "total_frames": episodes * ROWS, "total_tasks": 1}
-    sink = LeRobotSink(root, Description(FPS, features, "made"), FreshNames(root, fsync=False))
+    sink = LeRobotSink(root, Description(FPS, features, "made"), UnsyncedNames(root, fsync=False))
     described = sink.info({each.key: each.to_json() for each in (*features, *ROW_FEATURES)}, counts)
     pq.write_table(tables.tasks_table(["move the cup to the shelf"]), root / layout.TASKS_PATH)
     (root / layout.INFO_PATH).write_text(json.dumps(described))

@@ -60,7 +60,7 @@ with penstock.open(path) as store, HeldMeter() as meter:
         views = {name: view for source in loader._sources for name, view in source.views.items()}
         for _ in loader if views else ():  # fills the view
             pass
-        count, began = -2 * loader.shares.slots, 0.0
+        count, began = -2 * loader.memory_split.slots, 0.0
         for batch in batches(loader):
             count += 1
             if count == 0:

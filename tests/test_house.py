@@ -220,6 +220,15 @@ def test_every_module_says_what_it_is_for() -> None:
     assert silent == []
 
 
+def test_no_two_classes_have_the_same_name() -> None:
+    modules: dict[str, list[str]] = {}
+    for path in sorted(PUBLIC.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                modules.setdefault(node.name, []).append(path.relative_to(PUBLIC).as_posix())
+    assert {name: where for name, where in modules.items() if len(where) > 1} == {}
+
+
 def test_files_fit_in_a_head() -> None:
     lengths = {module: len((SOURCE / module).read_text(encoding="utf-8").splitlines()) for module in MODULES}
     assert {module: length for module, length in lengths.items() if length > 500} == {}

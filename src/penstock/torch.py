@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from penstock._src.load import settings
-from penstock._src.load.engine.gather import Gatherer
+from penstock._src.load.engine.fetch import SampleFetcher
 from penstock._src.load.engine.shared_array import SharedArray
 from penstock._src.load.engine.slots import lay_out
 from penstock._src.load.engine.source import ImageSize, Normalize
@@ -97,11 +97,11 @@ class Dataset(_MapStyle):
         elif options:
             raise UsageError(f"{', '.join(options)}: options of penstock.open, but the store is open already")
         try:
-            self._gatherer = Gatherer(
+            self._fetcher = SampleFetcher(
                 store, window, image_size=image_size, memory=memory, view=view, threads=threads, exact=exact,
                 resize=resize, dtype=dtype, normalize=normalize,
             )  # fmt: skip
-            self._gatherer.numbers.fill()  # before a fork, whose children then share it
+            self._fetcher.numbers.fill()  # before a fork, whose children then share it
         except BaseException:
             if self._own_store is not None:
                 self._own_store.close()
@@ -112,24 +112,24 @@ class Dataset(_MapStyle):
 
     @property
     def store(self) -> Store:
-        return self._gatherer.store
+        return self._fetcher.store
 
     @property
     def window(self) -> Sampling:
-        return self._gatherer.window
+        return self._fetcher.window
 
     @property
     def views(self) -> dict[str, View]:
         """The views that answer for image columns, by column."""
-        return self._gatherer.views
+        return self._fetcher.views
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What was decided: views, numbers."""
-        return self._gatherer.notes
+        return self._fetcher.notes
 
     def __len__(self) -> int:
-        return self._gatherer.count
+        return self._fetcher.count
 
     def __getitem__(self, index: int) -> Sample:
         """One sample: tensors without a batch dimension, texts as `str`."""
@@ -143,34 +143,34 @@ class Dataset(_MapStyle):
         began_ns = now_ns()
         samples = row_numbers(indices, "samples")
         if torch.utils.data.get_worker_info() is None:
-            arrays = self._gatherer.arrays(len(samples))
+            arrays = self._fetcher.arrays(len(samples))
             batch: Sample = {name: torch.from_numpy(each) for name, each in arrays.items()}
         else:
-            self._gatherer.threads = 0  # the workers are the parallel part
-            batch, arrays = worker_memory().batch(lay_out(self._gatherer.shapes(len(samples))))
-        fetched = self._gatherer.gather(samples, arrays, hand_out_ns=now_ns() - began_ns)
+            self._fetcher.threads = 0  # the workers are the parallel part
+            batch, arrays = worker_memory().batch(lay_out(self._fetcher.shapes(len(samples))))
+        fetched = self._fetcher.fetch(samples, arrays, hand_out_ns=now_ns() - began_ns)
         batch.update({name: value for name, value in fetched.items() if name not in arrays})
         return FetchedSamples(batch, len(samples))
 
     # Travelling and ending
 
     def __getstate__(self) -> dict[str, Any]:
-        numbers = self._gatherer.numbers
+        numbers = self._fetcher.numbers
         numbers.fill()
         for name, table in numbers.in_memory().items():
             if name not in self._shared:
                 self._shared[name] = SharedArray(table)
         numbers.adopt({name: shared.values for name, shared in self._shared.items()})  # held once, not twice
-        return {"gatherer": self._gatherer, "shared": self._shared}
+        return {"fetcher": self._fetcher, "shared": self._shared}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._own_store = None
-        self._gatherer, self._shared = state["gatherer"], state["shared"]
-        self._gatherer.numbers.adopt({name: shared.values for name, shared in self._shared.items()})
+        self._fetcher, self._shared = state["fetcher"], state["shared"]
+        self._fetcher.numbers.adopt({name: shared.values for name, shared in self._shared.items()})
 
     def close(self) -> None:
         """End threads and views, and the store where it was opened here; more than once is fine."""
-        self._gatherer.close()
+        self._fetcher.close()
         if self._own_store is not None:
             self._own_store.close()
 

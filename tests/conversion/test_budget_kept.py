@@ -21,7 +21,7 @@ from penstock._src.conversion.inputs import store_episode
 from penstock._src.demo.recording import Script, write_recording
 from penstock._src.lerobot.stats import WIDEST_VALUES
 from penstock._src.plan import conversion_memory
-from penstock._src.plan.conversion_memory import CameraLoad, Load, Reads, VectorLoad, plan_memory
+from penstock._src.plan.conversion_memory import CameraDemand, MemoryDemand, Reads, VectorDemand, plan_memory
 from penstock._src.stores.lerobot import packets
 from penstock._src.system.memory import arrow_from_system
 from penstock.errors import BudgetExceeded, ConfigError
@@ -155,10 +155,10 @@ def test_a_block_of_moved_frames_is_gone_before_the_next_is_read(
 # ── chunk_size=auto ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def load(**changed: Any) -> Load:
+def demand(**changed: Any) -> MemoryDemand:
     asked: dict[str, Any] = {
-        "cameras": (CameraLoad(64, 48, "copy", 1000),),
-        "vectors": (VectorLoad("observation.state", 64), VectorLoad("action", 64)),
+        "cameras": (CameraDemand(64, 48, "copy", 1000),),
+        "vectors": (VectorDemand("observation.state", 64), VectorDemand("action", 64)),
         "rows": 100_000,
         "index_bytes": MIB,
         "reads": Reads(message_bytes=2000),
@@ -166,39 +166,39 @@ def load(**changed: Any) -> Load:
         "threads": 2,
         "streams": 3,
     }
-    return Load(**{**asked, **changed})
+    return MemoryDemand(**{**asked, **changed})
 
 
-def least(load: Load) -> int:
+def least(demand: MemoryDemand) -> int:
     """The smallest budget that is not refused."""
     with pytest.raises(BudgetExceeded) as refused:
-        plan_memory(load, MIB)
+        plan_memory(demand, MIB)
     return refused.value.size
 
 
 def test_auto_takes_as_many_rows_as_the_budget_holds() -> None:
-    small, large = least(load(chunk_size=1000)), 1024 * MIB
-    tight = plan_memory(load(chunk_size="auto"), small)
+    small, large = least(demand(chunk_size=1000)), 1024 * MIB
+    tight = plan_memory(demand(chunk_size="auto"), small)
     assert 500 < tight.rows_per_flush < 2000 and tight.peak_bytes <= small
-    assert plan_memory(load(chunk_size="auto"), large).rows_per_flush == conversion_memory.FLUSH_ROWS
-    between = plan_memory(load(chunk_size="auto"), small + 4 * MIB)
+    assert plan_memory(demand(chunk_size="auto"), large).rows_per_flush == conversion_memory.FLUSH_ROWS
+    between = plan_memory(demand(chunk_size="auto"), small + 4 * MIB)
     assert tight.rows_per_flush < between.rows_per_flush < conversion_memory.FLUSH_ROWS
 
 
 @pytest.mark.parametrize("chunk_size", [1, 100, 1000, 5000, 0])
 def test_auto_runs_wherever_a_number_runs(chunk_size: int) -> None:
-    budget = least(load(chunk_size=chunk_size))
-    assert plan_memory(load(chunk_size="auto"), budget).peak_bytes <= budget
+    budget = least(demand(chunk_size=chunk_size))
+    assert plan_memory(demand(chunk_size="auto"), budget).peak_bytes <= budget
 
 
 @pytest.mark.parametrize("chunk_size", [0, 500, 1000])
 def test_row_groups_of_a_given_size_do_not_depend_on_the_budget(chunk_size: int) -> None:
-    small, large = (plan_memory(load(chunk_size=chunk_size), size * MIB) for size in (320, 4096))
+    small, large = (plan_memory(demand(chunk_size=chunk_size), size * MIB) for size in (320, 4096))
     assert small.rows_per_flush == large.rows_per_flush
 
 
 def test_episodes_that_are_cut_by_auto_do_not_depend_on_the_budget() -> None:
-    tight, roomy = (plan_memory(load(chunk_size="auto"), size) for size in (least(load()), 4096 * MIB))
+    tight, roomy = (plan_memory(demand(chunk_size="auto"), size) for size in (least(demand()), 4096 * MIB))
     assert tight.rows_per_flush < roomy.rows_per_flush
     assert tight.rows_per_split == roomy.rows_per_split == conversion_memory.FLUSH_ROWS
 
@@ -206,12 +206,12 @@ def test_episodes_that_are_cut_by_auto_do_not_depend_on_the_budget() -> None:
 # ── what a refusal says ──────────────────────────────────────────────────────────────────────────────────────────────
 
 LOADS = {
-    "one flush": load(chunk_size=0, rows=400_000),
-    "encoders": load(cameras=(CameraLoad(1280, 720, "h264", 90_000),) * 4),
-    "images in the table": load(cameras=(CameraLoad(640, 480, "images", 90_000),) * 3),
-    "wide": load(vectors=(VectorLoad("observation.cloud", 2_000_000),), rows=50),
-    "auto": load(chunk_size="auto"),
-    "a large chunk": load(reads=Reads(MIB, 64 * MIB, 40 * MIB)),
+    "one flush": demand(chunk_size=0, rows=400_000),
+    "encoders": demand(cameras=(CameraDemand(1280, 720, "h264", 90_000),) * 4),
+    "images in the table": demand(cameras=(CameraDemand(640, 480, "images", 90_000),) * 3),
+    "wide": demand(vectors=(VectorDemand("observation.cloud", 2_000_000),), rows=50),
+    "auto": demand(chunk_size="auto"),
+    "a large chunk": demand(reads=Reads(MIB, 64 * MIB, 40 * MIB)),
 }
 
 

@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from penstock._src.cli import main
-from penstock._src.conversion.shards.cluster import Node, check_target, connected, fitting, nodes_of, share_bytes
+from penstock._src.conversion.shards.cluster import ClusterNode, check_target, connected, fitting, nodes_of, share_bytes
 from penstock.errors import BudgetExceeded, MissingExtra, UsageError
 
 GIB = 2**30
-HEAD, SMALL, LARGE = Node("head", 0, 4 * GIB), Node("small", 2, 2 * GIB), Node("large", 16, 8 * GIB)
+HEAD, SMALL, LARGE = (
+    ClusterNode("head", 0, 4 * GIB),
+    ClusterNode("small", 2, 2 * GIB),
+    ClusterNode("large", 16, 8 * GIB),
+)
 
 
 @pytest.mark.parametrize("word", ["spark", "ray:", "ray://", "http://head:1"])
@@ -59,4 +63,4 @@ def test_nodes_that_are_dead_do_not_count() -> None:
             alive = {"Alive": True, "NodeManagerHostname": "a", "NodeID": "0123456789", "Resources": {"CPU": 4.0}}
             return [alive, {**alive, "Alive": False}]
 
-    assert nodes_of(Ray()) == [Node("a/012345", 4.0, 0)]
+    assert nodes_of(Ray()) == [ClusterNode("a/012345", 4.0, 0)]

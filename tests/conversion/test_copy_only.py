@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock._src.conversion.cameras.camera import Treatment, video_lines
+from penstock._src.conversion.cameras.camera import CameraConversion, video_lines
 from penstock._src.conversion.report import NoProgress
 from penstock._src.conversion.settings import Encoding
 from penstock.errors import DataSetError, VideoError
@@ -122,7 +122,7 @@ def test_hdf5_rows_of_jpeg_are_copied_and_raw_ones_refused(tmp_path: Path) -> No
 
 
 def test_cameras_of_one_fate_share_a_line_and_the_threads() -> None:
-    work = Treatment("", "h264", "av1", (480, 640), 30_000)
+    work = CameraConversion("", "h264", "av1", (480, 640), 30_000)
     cameras = [work._replace(key=f"observation.images.{name}") for name in "abc"]
     cameras[1] = cameras[1]._replace(stored_as="h264", frames=0)
     one, kept = video_lines(cameras, Encoding(crf=20), 1)

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock._src.conversion.commit.writer import DataSetWriter
-from penstock._src.conversion.inputs.input import InputRef, OpenOptions, Run, open_input
+from penstock._src.conversion.inputs.input import EpisodeCallbacks, InputRef, OpenOptions, open_input
 from penstock._src.conversion.report import NoProgress
 from penstock._src.conversion.settings import Settings
 from penstock._src.lerobot.features import Feature, depth_feature
@@ -223,7 +223,7 @@ def test_a_conversion_that_was_stopped_goes_on_to_the_same_bytes(tmp_path: Path,
 def test_the_state_is_small_plain_json_and_enough_to_go_on(tmp_path: Path) -> None:
     source = version21.make(tmp_path / "old", (6, 5, 4))
     found, options = InputRef("lerobot", source), OpenOptions(Settings(), 512 * MIB, 2)
-    run = Run(on_moved=lambda _: None, on_rows=lambda _: None)
+    callbacks = EpisodeCallbacks(on_moved=lambda _: None, on_rows=lambda _: None)
     with (
         open_input(found, options) as whole,
         DataSetWriter(
@@ -236,7 +236,7 @@ def test_the_state_is_small_plain_json_and_enough_to_go_on(tmp_path: Path) -> No
                 plan = each.next_episode(state)
                 assert plan is not None and plan.rows == expected_rows and plan.task is None
                 with writer.episode(rows=plan.rows) as episode:
-                    state = json.loads(json.dumps(each.write(plan, episode, run)))
+                    state = json.loads(json.dumps(each.write(plan, episode, callbacks)))
                     episode.commit()
         assert whole.next_episode(state) is None and whole.finish(state).lost == {}
     assert datasets.problems(tmp_path / "new") == []

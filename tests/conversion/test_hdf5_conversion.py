@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock._src.conversion.commit.writer import DataSetWriter
-from penstock._src.conversion.inputs.input import InputRef, OpenOptions, Run, open_input
+from penstock._src.conversion.inputs.input import EpisodeCallbacks, InputRef, OpenOptions, open_input
 from penstock._src.conversion.report import NoProgress
 from penstock._src.conversion.settings import Settings, read_settings
 from penstock.errors import BudgetExceeded, ConfigError, DataSetError, ImageError, Interrupted, StoreError
@@ -279,7 +279,7 @@ def test_the_state_is_small_json_and_enough_to_go_on(tmp_path: Path) -> None:
     broken(tmp_path / "one.hdf5")
     settings = read_settings(values={"fps": 50})
     found, options = InputRef("hdf5", tmp_path / "one.hdf5"), OpenOptions(settings, 512 * MIB, 2)
-    run = Run(on_moved=lambda _: None, on_rows=lambda _: None)
+    callbacks = EpisodeCallbacks(on_moved=lambda _: None, on_rows=lambda _: None)
     penstock.convert(tmp_path / "one.hdf5", tmp_path / "whole", fps=50)
     state = None
     with open_input(found, options) as first:
@@ -293,7 +293,7 @@ def test_the_state_is_small_json_and_enough_to_go_on(tmp_path: Path) -> None:
                     break
                 episode = writer.episode(rows=plan.rows, task=plan.task)
                 try:
-                    state = json.loads(json.dumps(source.write(plan, episode, run)))
+                    state = json.loads(json.dumps(source.write(plan, episode, callbacks)))
                 except Exception as again:
                     episode.abort()
                     state = json.loads(json.dumps(again.state))  # type: ignore[attr-defined]

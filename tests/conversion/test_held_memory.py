@@ -14,11 +14,11 @@ from penstock._src.conversion.cameras import workers as cameras
 from penstock._src.conversion.report import NoProgress
 from penstock._src.plan.conversion_memory import (
     PREPARED_PER_THREAD,
-    CameraLoad,
-    Load,
+    CameraDemand,
+    MemoryDemand,
     MemoryPlan,
     Reads,
-    VectorLoad,
+    VectorDemand,
     plan_memory,
 )
 from penstock.errors import BudgetExceeded
@@ -62,18 +62,18 @@ def test_only_so_many_images_are_decoded_at_once(video: str, tmp_path: Path, mon
     worker = cameras.JpegWorker if video == "mjpeg" else cameras.VideoWorker
     prepare, store = worker.prepare, worker.store
 
-    def counted_prepare(self: cameras.CameraWorker, shot: cameras.Shot) -> object:
+    def counted_prepare(self: cameras.CameraWorker, frame: cameras.RepeatedFrame) -> object:
         nonlocal alive, most
         with lock:
             alive += 1
             most = max(most, alive)
-        return prepare(self, shot)  # type: ignore[arg-type]
+        return prepare(self, frame)  # type: ignore[arg-type]
 
-    def counted_store(self: cameras.CameraWorker, shots: list[cameras.Shot], prepared: list[object]) -> None:
+    def counted_store(self: cameras.CameraWorker, frames: list[cameras.RepeatedFrame], prepared: list[object]) -> None:
         nonlocal alive
-        store(self, shots, prepared)  # type: ignore[arg-type]
+        store(self, frames, prepared)  # type: ignore[arg-type]
         with lock:
-            alive -= len(shots)
+            alive -= len(frames)
 
     monkeypatch.setattr(worker, "prepare", counted_prepare)
     monkeypatch.setattr(worker, "store", counted_store)
@@ -115,16 +115,16 @@ def test_ros2_recordings_say_what_reading_them_holds(kind: str, tmp_path: Path) 
 
 
 def plan(reads: Reads, budget_bytes: int, stored_as: str = "copy", threads: int = 4) -> MemoryPlan:
-    load = Load(
-        cameras=(CameraLoad(1920, 1080, stored_as, 200_000),),
-        vectors=(VectorLoad("action", 8),),
+    demand = MemoryDemand(
+        cameras=(CameraDemand(1920, 1080, stored_as, 200_000),),
+        vectors=(VectorDemand("action", 8),),
         rows=1000,
         index_bytes=MIB,
         reads=reads,
         chunk_size=1000,
         threads=threads,
     )
-    return plan_memory(load, budget_bytes)
+    return plan_memory(demand, budget_bytes)
 
 
 def test_a_chunk_larger_than_the_buffers_is_in_the_prediction() -> None:

@@ -10,7 +10,14 @@ import pytest
 import penstock
 from penstock._src.conversion.job import NoProgress
 from penstock._src.conversion.report import MemoryStage
-from penstock._src.plan.conversion_memory import CameraLoad, Load, MemoryPlan, Reads, VectorLoad, plan_memory
+from penstock._src.plan.conversion_memory import (
+    CameraDemand,
+    MemoryDemand,
+    MemoryPlan,
+    Reads,
+    VectorDemand,
+    plan_memory,
+)
 from penstock.errors import BudgetExceeded, ConfigError, UsageError
 from tests.conversion import bags, datasets
 from tests.threads import penstock_threads
@@ -129,15 +136,15 @@ def test_a_budget_that_is_no_size_is_a_wrong_call(memory: str, bag: Path, tmp_pa
 
 def plan(*, budget_bytes: int = 512 * MIB, **changed: object) -> MemoryPlan:
     asked: dict[str, object] = {
-        "cameras": (CameraLoad(640, 480, "images", 90_000),),
-        "vectors": (VectorLoad("observation.state", 16), VectorLoad("action", 16)),
+        "cameras": (CameraDemand(640, 480, "images", 90_000),),
+        "vectors": (VectorDemand("observation.state", 16), VectorDemand("action", 16)),
         "rows": 100_000,
         "index_bytes": MIB,
         "reads": Reads(message_bytes=MIB // 8),
         "chunk_size": 1000,
         "threads": 4,
     }
-    return plan_memory(Load(**{**asked, **changed}), budget_bytes)  # type: ignore[arg-type]
+    return plan_memory(MemoryDemand(**{**asked, **changed}), budget_bytes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("chunk_size", [0, 1000, "auto"])
@@ -157,7 +164,7 @@ def test_auto_is_never_more_than_the_rows_there_are() -> None:
 
 
 def test_zero_means_one_flush_per_episode_or_a_refusal() -> None:
-    numbers = (CameraLoad(640, 480, "copy", 90_000),)
+    numbers = (CameraDemand(640, 480, "copy", 90_000),)
     assert plan(chunk_size=0, cameras=numbers, rows=5000).rows_per_flush == 5000
     with pytest.raises(BudgetExceeded):
         plan(chunk_size=0)
@@ -165,7 +172,7 @@ def test_zero_means_one_flush_per_episode_or_a_refusal() -> None:
 
 @pytest.mark.parametrize("codec", ["h264", "hevc", "av1"])
 def test_encoders_are_part_of_the_prediction(codec: str) -> None:
-    assert plan(cameras=(CameraLoad(640, 480, codec, 90_000),)).encoders_bytes > 10 * MIB
+    assert plan(cameras=(CameraDemand(640, 480, codec, 90_000),)).encoders_bytes > 10 * MIB
 
 
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────

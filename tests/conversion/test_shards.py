@@ -15,9 +15,9 @@ from penstock._src.cli import main
 from penstock._src.conversion.commit import output
 from penstock._src.conversion.shards import take
 from penstock._src.conversion.shards.commit import commit
-from penstock._src.conversion.shards.directory import DirectoryPlace, shards_of
-from penstock._src.conversion.shards.place import new_attempt
+from penstock._src.conversion.shards.directory import DirectoryShardStorage, shards_of
 from penstock._src.conversion.shards.plan import read_plan
+from penstock._src.conversion.shards.shard_storage import new_attempt
 from penstock._src.conversion.shards.write import GroupRequest, write_group
 from penstock._src.conversion.stop import StopSignals
 from penstock._src.lerobot import layout
@@ -191,7 +191,7 @@ def test_the_first_whole_attempt_counts_and_a_late_one_changes_nothing(
 ) -> None:
     out = tmp_path / "out"
     run_shard(sources, out, "0/1")
-    plan = read_plan(DirectoryPlace(out))
+    plan = read_plan(DirectoryShardStorage(out))
     assert plan is not None
     work, group = shards_of(out) / plan.work, plan.groups[1]
     (work / "000002.killed" / "videos").mkdir(parents=True)  # what a killed attempt leaves
@@ -270,7 +270,7 @@ def test_a_commit_that_was_killed_at_its_end_is_whole(
     out = tmp_path / "out"
     run_shard(sources, out, "0/1")
     with monkeypatch.context() as patch:
-        patch.setattr(DirectoryPlace, "remove_all", lambda *_: (_ for _ in ()).throw(Killed()))
+        patch.setattr(DirectoryShardStorage, "remove_all", lambda *_: (_ for _ in ()).throw(Killed()))
         with pytest.raises(Killed):
             commit(out)
     assert leftovers(out) == [f"{out.name}.penstock-shards"]

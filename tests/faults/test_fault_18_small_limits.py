@@ -62,12 +62,12 @@ def test_18_a_loader_plans_with_what_the_container_grants(container: Machine, pa
         grant(container, 10 * GIB)
         with loader(store, memory="2GiB") as made:
             assert made.stats()["memory"]["limit_bytes"] == 2 * GIB
-            plenty, fixed = made.shares, made.shares.fixed_bytes
+            plenty, fixed = made.memory_split, made.memory_split.fixed_bytes
             assert not any("memory:" in note for note in made.notes)
         grant(container, fixed - plenty.slot_bytes)
         with loader(store, memory="2GiB") as made:
             assert made.stats()["memory"]["limit_bytes"] == fixed - plenty.slot_bytes
-            assert made.shares.slots == plenty.slots - 1 and made.shares.left_bytes >= 0
+            assert made.memory_split.slots == plenty.slots - 1 and made.memory_split.left_bytes >= 0
             assert any("2 GiB requested" in note and "cgroup v2" in note for note in made.notes)
             assert sum(len(batch["index"]) for batch in made) == ROWS
 
@@ -96,7 +96,7 @@ def test_18_a_budget_too_small_for_a_batch_says_what_would_do(path: Path) -> Non
 def test_18_a_view_larger_than_what_is_left_keeps_fewer_rows(path: Path) -> None:
     with penstock.open(path) as store:
         with loader(store) as made:
-            fixed = made.shares.fixed_bytes
+            fixed = made.memory_split.fixed_bytes
             whole = [{name: np.array(value) for name, value in batch.items()} for batch in made]
         view_bytes = 2 * ROWS * 3 * 96 * 96
         with loader(store, memory=fixed + view_bytes // 2, view="ram") as made:

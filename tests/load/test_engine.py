@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock._src.load.engine import batch_tasks
-from penstock._src.load.engine.gather import Gatherer
+from penstock._src.load.engine.fetch import SampleFetcher
 from penstock._src.load.engine.job import BatchJob, BatchPart
 from penstock._src.load.engine.thread_pool import Task, ThreadPool
 from penstock._src.load.sampling.window import Window
@@ -33,10 +33,10 @@ def test_copies_from_a_view_are_cut_by_bytes_not_by_threads(side: int, monkeypat
     monkeypatch.setattr(batch_tasks, "_LEAST_COPIED", 64 << 10)
     store = ArrayStore((40,))
     with_view: dict[str, Any] = {"image_size": (side, side), "view": "ram", "threads": 0}
-    samples = Gatherer(store, Window(columns=["cam", "raw"]), **with_view)
+    samples = SampleFetcher(store, Window(columns=["cam", "raw"]), **with_view)
     try:
         numbers = np.random.default_rng(0).permutation(40)
-        expected = samples.gather(numbers)  # fills the view
+        expected = samples.fetch(numbers)  # fills the view
         job, pool = BatchJob(40, samples.arrays(40), {}), CountingPool()
         pool.count = 12
         batch_tasks.begin_job(job, [BatchPart(samples._source, np.arange(40), numbers)], pool)

@@ -205,7 +205,7 @@ def test_slots_are_recycled_when_batches_are_dropped() -> None:
     for _ in range(3):
         for batch in loader:
             places.add(batch["raw"].__array_interface__["data"][0])
-    assert len(places) <= loader.shares.slots
+    assert len(places) <= loader.memory_split.slots
 
 
 def test_keeping_more_than_the_budget_holds_is_an_error_and_no_hang() -> None:
@@ -229,7 +229,7 @@ def test_memory_views_stay_within_the_budget() -> None:
         list(map(len, loader))
         (view,) = loader.stats()["views"].values()
         assert 0 < view["capacity"] < 40
-        assert view["bytes"] + loader.shares.fixed_bytes <= 60 << 20
+        assert view["bytes"] + loader.memory_split.fixed_bytes <= 60 << 20
         loader.set_epoch(0)
         before = loader.stats()["view_hits"]
         list(map(len, loader))
@@ -242,7 +242,7 @@ def test_a_view_that_holds_a_part_of_the_rows_changes_nothing(window: Any) -> No
     plain = list(_loader(ArrayStore([25, 35], size=(480, 640)), window, view="off", **options))
     store = ArrayStore([25, 35], size=(480, 640))
     with _loader(store, window, view="off", memory="200MiB", **options) as loader:
-        memory = loader.shares.fixed_bytes + 30 * 240 * 320 * 3
+        memory = loader.memory_split.fixed_bytes + 30 * 240 * 320 * 3
     with _loader(store, window, view="ram", memory=memory, **options) as loader:
         for _ in range(3):
             loader.set_epoch(0)

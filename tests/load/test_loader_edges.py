@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from penstock._src.load.engine import gather
-from penstock._src.load.engine.gather import Gatherer
+from penstock._src.load.engine import fetch
+from penstock._src.load.engine.fetch import SampleFetcher
 from penstock._src.load.engine.images import Fitter, fit_for
 from penstock._src.load.engine.job import BatchJob
 from penstock._src.load.engine.source import Shaping, sources_of
@@ -69,7 +69,7 @@ def test_the_numbers_of_many_stores_share_one_part_of_the_memory() -> None:
                                                          "made", wide.nbytes)}  # fmt: skip
         stores.append(store)
     loader = _loader(Mix([(store, 1) for store in stores]), Window(columns=["wide"]), memory="96MiB", batch_size=12)
-    assert loader.shares.table_bytes <= 24 << 20
+    assert loader.memory_split.table_bytes <= 24 << 20
     for batch in loader:
         assert sorted(set(batch["wide"][:, 0].tolist())) == sorted(set(batch["wide"][:, -1].tolist()))
 
@@ -84,7 +84,7 @@ def test_a_shared_budget_is_given_back_and_not_overdrawn() -> None:
     options: dict[str, Any] = {"image_size": (240, 320), "memory": budget, "batch_size": 4}
     loader = _loader(store, Window(columns=["cam"]), view="ram", **options)
     views = sum(view["bytes"] for view in loader.stats()["views"].values())
-    assert views + loader.shares.fixed_bytes <= 110 << 20
+    assert views + loader.memory_split.fixed_bytes <= 110 << 20
     loader.close()
     assert budget.used_bytes == held.n_bytes
     with _loader(store, Window(columns=["cam"]), view="off", **options) as second:
@@ -103,10 +103,10 @@ def test_a_view_of_everything_lies_within_what_is_left() -> None:
     roomy = _loader(store, window, view="off", image_size=size)
     pixels = 4000 * 3 * 6 * 8
     for spare in (0, 4000, 20_000, 40_000):
-        limit = roomy.shares.fixed_bytes + pixels + spare
+        limit = roomy.memory_split.fixed_bytes + pixels + spare
         with _loader(store, window, view="ram", image_size=size, memory=limit) as loader:
             held = sum(view["bytes"] for view in loader.stats()["views"].values())
-            assert held + loader.shares.fixed_bytes <= limit
+            assert held + loader.memory_split.fixed_bytes <= limit
 
 
 def test_each_packed_column_keeps_blocks_of_its_own() -> None:
@@ -114,9 +114,9 @@ def test_each_packed_column_keeps_blocks_of_its_own() -> None:
     for name in ("cam", "raw"):
         column = store.columns[name]
         store.columns = {**store.columns, name: Column(name, "image", column.shape, "uint8", "png", "table", "", 1)}
-    one = _loader(store, Window(columns=["cam"]), view="off").shares.thread_bytes
-    other = _loader(store, Window(columns=["raw"]), view="off").shares.thread_bytes
-    both = _loader(store, Window(columns=["cam", "raw"]), view="off").shares.thread_bytes
+    one = _loader(store, Window(columns=["cam"]), view="off").memory_split.thread_bytes
+    other = _loader(store, Window(columns=["raw"]), view="off").memory_split.thread_bytes
+    both = _loader(store, Window(columns=["cam", "raw"]), view="off").memory_split.thread_bytes
     needs = [store.images(name).scratch_bytes for name in ("cam", "raw")]
     assert both >= max(one, other) + min(needs)
 
@@ -156,16 +156,16 @@ def test_a_column_of_no_numbers() -> None:
         assert batch["nothing"].shape == shape
 
 
-def test_samples_gathered_by_two_threads_at_once_do_not_mix() -> None:
+def test_samples_fetched_by_two_threads_at_once_do_not_mix() -> None:
     store = ArrayStore([32])
-    gatherer = Gatherer(store, Window(columns=["raw"]), image_size=SIZE, view="off", threads=0)
-    expected = gatherer.gather(range(32))["raw"].copy()
+    fetcher = SampleFetcher(store, Window(columns=["raw"]), image_size=SIZE, view="off", threads=0)
+    expected = fetcher.fetch(range(32))["raw"].copy()
     wrong: list[int] = []
 
     def use(first: int) -> None:
         for _ in range(20):
             for row in range(first, 32, 2):
-                if not np.array_equal(gatherer.gather([row])["raw"][0], expected[row]):
+                if not np.array_equal(fetcher.fetch([row])["raw"][0], expected[row]):
                     wrong.append(row)
 
     threads = [threading.Thread(target=use, args=(first,), daemon=True) for first in (0, 1)]
@@ -187,21 +187,21 @@ def test_samples_gathered_by_two_threads_at_once_do_not_mix() -> None:
 def test_a_child_that_is_interrupted_as_its_threads_start_does_not_wait_for_its_parents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gatherer = Gatherer(ArrayStore([4]), Window(columns=["raw"]), image_size=SIZE, view="off", threads=1)
-    expected = gatherer.gather([1])["raw"]
-    parents = gatherer._pool
+    fetcher = SampleFetcher(ArrayStore([4]), Window(columns=["raw"]), image_size=SIZE, view="off", threads=1)
+    expected = fetcher.fetch([1])["raw"]
+    parents = fetcher._pool
     assert parents is not None
-    gatherer._pid = -1  # as a child of a fork finds it
+    fetcher._pid = -1  # as a child of a fork finds it
 
     def interrupted(threads: int) -> ThreadPool:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(gather, "ThreadPool", interrupted)
+        patch.setattr(fetch, "ThreadPool", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            gatherer.gather([1])
-    assert np.array_equal(gatherer.gather([1])["raw"], expected) and gatherer._pool is not parents
-    gatherer.close()
+            fetcher.fetch([1])
+    assert np.array_equal(fetcher.fetch([1])["raw"], expected) and fetcher._pool is not parents
+    fetcher.close()
     parents.close()
 
 
@@ -227,10 +227,10 @@ class _LateWriter(ArrayStore):
         return Late(self.raw, frozenset(), [])
 
 
-def test_arrays_of_a_gathering_that_failed_are_written_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_of_a_fetch_that_failed_are_written_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     store = _LateWriter([2])
-    gatherer = Gatherer(store, Window(columns=["raw"]), image_size=SIZE, view="off", threads=2)
-    out = gatherer.arrays(2)
+    fetcher = SampleFetcher(store, Window(columns=["raw"]), image_size=SIZE, view="off", threads=2)
+    out = fetcher.arrays(2)
     out["raw"][...] = 0
     settle = BatchJob.cancel_and_wait
 
@@ -240,10 +240,10 @@ def test_arrays_of_a_gathering_that_failed_are_written_no_more(monkeypatch: pyte
 
     monkeypatch.setattr(BatchJob, "cancel_and_wait", settled)
     with pytest.raises(RuntimeError, match="a fault"):
-        gatherer.gather([0, 1], out)
+        fetcher.fetch([0, 1], out)
     before = out["raw"].copy()
     assert store.go_on.is_set(), "nobody has waited"
-    gatherer.close()
+    fetcher.close()
     assert np.array_equal(out["raw"], before)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock._src.load.engine.gather import Gatherer
+from penstock._src.load.engine.fetch import SampleFetcher
 from penstock._src.load.loader import Loader
 from penstock._src.load.sampling.window import Window
 from penstock._src.load.settings import Mix
@@ -71,8 +71,8 @@ def test_a_column_called_index_is_given_and_noted(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "own.hdf5") as store:
         with Loader(store, batch_size=20, shuffle=False, output="numpy") as loader:
             assert message in loader.notes and next(iter(loader))["index"].tolist() == list(range(0, 200, 10))
-        gathered = Gatherer(store)
-        assert message in gathered.notes
-        gathered.close()
+        fetcher = SampleFetcher(store)
+        assert message in fetcher.notes
+        fetcher.close()
         with Loader(store, Window(columns=["actions"]), batch_size=20, shuffle=False, output="numpy") as loader:
             assert message not in loader.notes and next(iter(loader))["index"].tolist() == list(range(20))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from penstock._src.load.engine import tables
 from penstock._src.load.engine.batch_tasks import begin_job
-from penstock._src.load.engine.gather import Gatherer
+from penstock._src.load.engine.fetch import SampleFetcher
 from penstock._src.load.engine.job import BatchJob, BatchPart
 from penstock._src.load.engine.tables import Numbers
 from penstock._src.load.engine.thread_pool import ThreadPool
@@ -78,7 +78,7 @@ def peak_bytes(work: Callable[[], None]) -> int:
 @pytest.mark.parametrize("parts", [1, 2], ids=["whole", "parts of a mix"])
 def test_a_batch_of_large_rows_is_made_without_a_second_copy(way: str, parts: int) -> None:
     store = PointStore(way)
-    samples = Gatherer(store, WINDOW, memory=1 << 20)
+    samples = SampleFetcher(store, WINDOW, memory=1 << 20)
     samples.numbers.fill()
     wanted = np.random.default_rng(0).permutation(ROWS)[:BATCH]
     job = BatchJob(BATCH, samples.arrays(BATCH), {})
@@ -114,38 +114,38 @@ def test_few_small_rows_are_read_in_one_call_as_they_come() -> None:
 def test_a_row_larger_than_a_block_is_planned_for(make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"batch_size": 2, "memory": "64MiB", "threads": 1, "output": "numpy"}
     with Loader(make(), Window(columns=["points", "state"]), **options) as loader:
-        assert loader.shares.table_bytes == ROWS * 16
+        assert loader.memory_split.table_bytes == ROWS * 16
     monkeypatch.setattr(tables, "BLOCK_BYTES", ROW_BYTES - 1)
     with Loader(make(), Window(columns=["points", "state"]), **options) as loader:
-        assert loader.shares.table_bytes == ROWS * 16 + 3 * ROW_BYTES
+        assert loader.memory_split.table_bytes == ROWS * 16 + 3 * ROW_BYTES
 
 
 # In a file
 
 
-def _gathered(samples: Gatherer) -> NDArray[Any]:
-    found: NDArray[Any] = samples.gather([5, 0, 119])["points"]
+def _fetched(samples: SampleFetcher) -> NDArray[Any]:
+    found: NDArray[Any] = samples.fetch([5, 0, 119])["points"]
     return found
 
 
 def test_a_table_in_a_file_travels_as_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    samples = Gatherer(PointStore("table"), WINDOW, memory=1 << 20)
-    expected = _gathered(samples)
+    samples = SampleFetcher(PointStore("table"), WINDOW, memory=1 << 20)
+    expected = _fetched(samples)
     data = pickle.dumps(samples)
     assert len(data) < 5000
     monkeypatch.setattr(PointStore, "number_blocks", LaidOutAlready.number_blocks)
     monkeypatch.setenv("PENSTOCK_CACHE", "/proc/nowhere")  # nothing can be laid out there
     again = pickle.loads(data)
-    assert np.array_equal(_gathered(again), expected)
+    assert np.array_equal(_fetched(again), expected)
     third = pickle.loads(pickle.dumps(again))
     samples.close()
     again.close()
-    assert np.array_equal(_gathered(third), expected)
+    assert np.array_equal(_fetched(third), expected)
     third.close()
 
 
 def test_a_table_in_a_file_is_no_memory_of_this_process() -> None:
-    samples = Gatherer(PointStore("table"), WINDOW, memory=1 << 20)
+    samples = SampleFetcher(PointStore("table"), WINDOW, memory=1 << 20)
     expected = samples.store.numbers("points", np.arange(ROWS))
     out = np.empty((ROWS, WIDTH), np.float32)
     samples.numbers.fill()
@@ -177,7 +177,7 @@ def test_a_cache_in_memory_is_no_place_for_tables(tmp_path: Path, monkeypatch: p
 
 def test_the_file_goes_with_the_last_who_has_it(tmp_path: Path) -> None:
     before = open_files()
-    samples = Gatherer(PointStore("table"), WINDOW, memory=1 << 20)
+    samples = SampleFetcher(PointStore("table"), WINDOW, memory=1 << 20)
     samples.numbers.fill()
     again = pickle.loads(pickle.dumps(samples))
     assert not list(tmp_path.iterdir())

@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 import pytest
 
-from penstock._src.load.engine.gather import Gatherer
+from penstock._src.load.engine.fetch import SampleFetcher
 from penstock._src.load.replay.buffer import AsyncSampleBuffer, MultimodalReplayBuffer
 from penstock._src.load.sampling.window import Window
 from penstock._src.stores.store import ImageArray, ImageSource, Scratch
@@ -491,12 +491,12 @@ class _Collecting(ArrayStore):
 
 def test_a_forgotten_one_that_a_thread_of_its_buffer_collects_ends(earlier: set[threading.Thread]) -> None:
     store = _Collecting()
-    samples = Gatherer(store, Window(columns=["raw"]), image_size=(24, 32), view="off", threads=1)
+    samples = SampleFetcher(store, Window(columns=["raw"]), image_size=(24, 32), view="off", threads=1)
 
     class Samples:
         def sample(self, batch_size: int) -> Any:
             store.batches += 1
-            return samples.gather(range(batch_size))
+            return samples.fetch(range(batch_size))
 
     class Trainer:
         pass

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock._src.load.engine.gather import Gatherer
+from penstock._src.load.engine.fetch import SampleFetcher
 from penstock._src.load.loader import Loader
 from penstock._src.load.sampling.window import Window
 from penstock._src.system.budget import Budget
@@ -21,11 +21,11 @@ LIMIT = 150 * MIB
 OPTIONS: dict[str, Any] = {"image_size": (240, 320), "view": "ram"}
 
 
-def _samples(budget: Budget, **options: Any) -> Gatherer:
-    return Gatherer(ArrayStore([300]), Window(columns=["cam", "state"]), memory=budget, **{**OPTIONS, **options})
+def _samples(budget: Budget, **options: Any) -> SampleFetcher:
+    return SampleFetcher(ArrayStore([300]), Window(columns=["cam", "state"]), memory=budget, **{**OPTIONS, **options})
 
 
-def _held(samples: Gatherer) -> int:
+def _held(samples: SampleFetcher) -> int:
     return samples.numbers.in_memory_bytes + sum(view.n_bytes for view in samples.views.values())
 
 

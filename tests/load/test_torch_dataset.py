@@ -278,8 +278,8 @@ def test_numbers_are_held_once_for_all_processes(dataset: Dataset) -> None:
     again = pickle.loads(pickle.dumps(dataset))
     inodes = {os.fstat(each._fd).st_ino for made in (dataset, again) for each in made._shared.values()}
     assert len(inodes) == len(dataset._shared) > 0
-    table = again._gatherer.numbers.in_memory()["action"]
-    assert not table.flags.writeable and np.array_equal(table, dataset._gatherer.numbers.in_memory()["action"])
+    table = again._fetcher.numbers.in_memory()["action"]
+    assert not table.flags.writeable and np.array_equal(table, dataset._fetcher.numbers.in_memory()["action"])
     again.close()
     del again, table
     gc.collect()

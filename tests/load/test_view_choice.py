@@ -57,7 +57,7 @@ def test_a_view_on_disk_that_holds_more_than_memory_would_is_taken() -> None:
     store = ArrayStore([ROWS])
     half = _built(store, limit="150kB")
     with _loader(store, view="off") as without:
-        fixed = without.shares.fixed_bytes
+        fixed = without.memory_split.fixed_bytes
     with _loader(store, memory=fixed + 120_000) as loader:
         assert [view.path for view in loader._views] == [half.path]
     whole = _built(store)
@@ -69,7 +69,7 @@ def test_a_view_on_disk_that_holds_more_than_memory_would_is_taken() -> None:
 def test_how_much_memory_would_hold_all_rows_is_reported(spare: int) -> None:
     store = ArrayStore([ROWS * 40])
     with _loader(store, view="off") as without:
-        memory = without.shares.fixed_bytes + spare
+        memory = without.memory_split.fixed_bytes + spare
     with _loader(store, memory=memory, view="ram") as loader:
         (notes,) = [note for note in loader.notes if "more memory all rows have a place" in note]
         assert bool(loader._views) == bool(spare) and ("view: none" in notes) != bool(spare)

@@ -88,8 +88,8 @@ def test_a_plan_of_a_store(plan: LoadPlan, episodes: Path) -> None:
 def test_a_loader_obeys_a_plan(plan: LoadPlan, episodes: Path) -> None:
     with penstock.open(episodes) as store, penstock.Loader(store, plan=plan) as loader:
         batch = next(iter(loader))
-        assert len(batch["index"]) == 4 and loader.shares.slots == plan.slots
-        assert loader.shares.limit_bytes == plan.budget_bytes
+        assert len(batch["index"]) == 4 and loader.memory_split.slots == plan.slots
+        assert loader.memory_split.limit_bytes == plan.budget_bytes
         with pytest.raises(UsageError, match="batch_size=8, but the plan says 4"):
             penstock.Loader(store, batch_size=8, plan=plan)
         with loader.variant(view="off") as other:
@@ -100,7 +100,7 @@ def test_the_code_of_a_plan_makes_the_same_loader(plan: LoadPlan, episodes: Path
     with penstock.open(episodes) as store:
         made = eval(plan.code, {"penstock": penstock, "store": store})
         with made, penstock.Loader(store, plan=plan) as planned:
-            assert made.shares == planned.shares
+            assert made.memory_split == planned.memory_split
 
 
 def test_a_budget_that_holds_a_part_of_the_view(episodes: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_store_that_is_open_is_planned_as_its_path(plan: LoadPlan, episodes: P
 def test_a_plan_and_auto_agree_on_what_memory_holds(episodes: Path) -> None:
     with penstock.open(episodes) as store:
         with penstock.Loader(store, batch_size=4, image_size=(64, 64), view="off") as without:
-            memory = without.shares.fixed_bytes + 36 * 64 * 64 * 3
+            memory = without.memory_split.fixed_bytes + 36 * 64 * 64 * 3
         plan = penstock.plan_loading(episodes, 4, image_size=(64, 64), memory=memory, seconds=0.05)
         ram = next(each for each in plan.options if each.view == "ram")
         with penstock.Loader(store, batch_size=4, image_size=(64, 64), memory=memory) as auto:
@@ -219,7 +219,7 @@ def test_a_loader_compares_itself_with_its_plan(
         (outcome,) = read_history(tmp_path)
         assert capsys.readouterr().err == f"penstock: loading: {outcome.line}\n"
         assert outcome.kind == "load" and outcome.predicted_peak_bytes == plan.peak_bytes and outcome.rate > 0
-        assert outcome.counted_bytes >= loader.shares.slots * loader.shares.slot_bytes
+        assert outcome.counted_bytes >= loader.memory_split.slots * loader.memory_split.slot_bytes
         loader.close()
         with penstock.Loader(store, plan=plan) as few:
             next(iter(few))
@@ -262,7 +262,7 @@ def test_who_sets_the_pace_is_reported_by_the_waits(
     clock = iter(range(1000))
     monkeypatch.setattr(outcome_module, "perf_counter", lambda: float(next(clock)))
     loader: Any = SimpleNamespace(
-        shares=SimpleNamespace(slots=3, slot_bytes=100, table_bytes=10), _views=[], stats=lambda: {"engine": {}}
+        memory_split=SimpleNamespace(slots=3, slot_bytes=100, table_bytes=10), _views=[], stats=lambda: {"engine": {}}
     )
     monkeypatch.setattr(outcome_module.weakref, "finalize", lambda *_: None)
     run = outcome_module.PlannedRun(plan, loader)

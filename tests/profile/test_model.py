@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._src.profile.stats import StepPoint
-from penstock._src.profile.verdict.model import LOADER_STAGES, LoaderModel, compute_stages_of, pace_of, stages_of
+from penstock._src.profile.verdict.model import LOADER_STAGES, LoaderModel, compute_stages_of, stages_of, step_timing_of
 from tests.profile.made import MAIN, MS, WORKER, stats
 from tests.profile.runs import run
 
@@ -65,25 +65,25 @@ def points(*durations_ms: float, wait_ms: float = 1.0) -> list[StepPoint]:
 
 def test_the_first_steps_and_a_rare_break_do_not_count() -> None:
     series = points(900.0, 500.0, *[10.0] * 60, 4000.0, *[10.0] * 40)
-    pace = pace_of(series, len(series), 0, 0)
-    assert pace.step_ms == pytest.approx(10.0, rel=0.02)
-    assert pace.compute_ms == pytest.approx(9.0, rel=0.02)
+    timing = step_timing_of(series, len(series), 0, 0)
+    assert timing.step_ms == pytest.approx(10.0, rel=0.02)
+    assert timing.compute_ms == pytest.approx(9.0, rel=0.02)
 
 
 def test_waits_that_come_and_go_count_all_of_them() -> None:
     series = points(*[5.0, 25.0] * 50, wait_ms=0.0)
-    assert pace_of(series, 100, 0, 0).step_ms == pytest.approx(15.0, rel=0.03)
+    assert step_timing_of(series, 100, 0, 0).step_ms == pytest.approx(15.0, rel=0.03)
 
 
 def test_long_steps_that_are_not_rare_belong_to_the_training() -> None:
     series = points(*[10.0, 10.0, 10.0, 200.0] * 20)
-    pace = pace_of(series, len(series), 0, 0)
-    assert pace.step_ms > 50
+    timing = step_timing_of(series, len(series), 0, 0)
+    assert timing.step_ms > 50
 
 
 def test_a_series_of_a_few_steps_is_taken_as_it_is() -> None:
-    assert pace_of(points(10.0, 20.0), 2, 0, 0).step_ms == 15.0
-    assert pace_of([], 4, 40 * MS, 8 * MS).wait_ms == 2.0
+    assert step_timing_of(points(10.0, 20.0), 2, 0, 0).step_ms == 15.0
+    assert step_timing_of([], 4, 40 * MS, 8 * MS).wait_ms == 2.0
 
 
 # Whose work a span is

@@ -98,5 +98,5 @@ def test_it_is_about_the_loader_that_feeds_the_training() -> None:
             for _ in validation:
                 pass
     found = profile.verdict()
-    assert found.now.threads == 1 and found.pace.steps <= 24
+    assert found.now.threads == 1 and found.timing.steps <= 24
     tunable_of(training).close()

@@ -13,10 +13,10 @@ import penstock
 from penstock._src.cli import main
 from penstock._src.conversion.bucket import publish, upload
 from penstock._src.conversion.shards import take, write
-from penstock._src.conversion.shards.bucket import BucketPlace
+from penstock._src.conversion.shards.bucket import BucketShardStorage
 from penstock._src.conversion.shards.commit import commit
-from penstock._src.conversion.shards.place import new_attempt
 from penstock._src.conversion.shards.plan import read_plan
+from penstock._src.conversion.shards.shard_storage import new_attempt
 from penstock._src.conversion.shards.write import GroupRequest, write_group
 from penstock._src.conversion.stop import StopSignals
 from penstock._src.system.files import as_path
@@ -49,8 +49,8 @@ def on_machine(name: str, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("PENSTOCK_CACHE", str(tmp_path / f"cache of {name}"))
 
 
-def place() -> BucketPlace:
-    return BucketPlace(as_path(URL))  # type: ignore[arg-type]
+def storage() -> BucketShardStorage:
+    return BucketShardStorage(as_path(URL))  # type: ignore[arg-type]
 
 
 def shared_objects() -> list[str]:
@@ -156,17 +156,17 @@ def test_a_task_that_was_killed_is_done_again(
 
 
 def test_what_a_dead_task_left_on_the_disk_goes_with_the_next_one(server: RangeServer) -> None:
-    left = place().tasks_directory / "dead"
+    left = storage().tasks_directory / "dead"
     left.mkdir(parents=True)
     (left / "lock").touch()
-    with place().attempt("w/000001.a") as first, place().attempt("w/000001.b") as second:
+    with storage().attempt("w/000001.a") as first, storage().attempt("w/000001.b") as second:
         assert not left.exists() and first.root.parent.is_dir() and second.root.parent.is_dir()
     assert staged() == []
 
 
 def request_of(plan: Any, number: int, **more: Any) -> GroupRequest:
     group = plan.groups[number]
-    shift = place().shared(plan).group_shift
+    shift = storage().shared(plan).group_shift
     words: dict[str, Any] = {"group": group, "refs": plan.found(group), "spec": plan.spec, "out": URL, **more}
     words["attempt"] = new_attempt(plan.work, group.number)
     return GroupRequest(
@@ -182,7 +182,7 @@ def test_an_attempt_with_other_bytes_gets_other_names(
         patch.setattr(publish, "names_in", kill)
         patch.setattr("penstock._src.conversion.shards.shard._convert", kill)
         run_shard(sources, URL, "0/1")
-    plan = read_plan(place())
+    plan = read_plan(storage())
     assert plan is not None
     with pytest.raises(Killed), monkeypatch.context() as patch:
         patch.setattr("penstock._src.conversion.shards.bucket.zipfile.ZipFile", kill)
@@ -199,7 +199,7 @@ def test_an_attempt_with_other_bytes_gets_other_names(
 
 def test_a_late_attempt_changes_nothing(server: RangeServer, sources: list[Path], whole: dict[str, bytes]) -> None:
     run_shard(sources, URL, "0/1")
-    plan = read_plan(place())
+    plan = read_plan(storage())
     assert plan is not None
     late, later = request_of(plan, 1, node="late"), request_of(plan, 1, skip={1: "left out"})
     assert write_group(late, StopSignals(), lambda *_: None).node != "late"
@@ -236,7 +236,7 @@ def test_a_commit_that_was_killed_goes_on_here_and_elsewhere(
             if moment in ("publish", "complete"):
                 patch.setattr(publish, moment, kill)
             elif moment == "remove":
-                patch.setattr(BucketPlace, "remove_all", kill)
+                patch.setattr(BucketShardStorage, "remove_all", kill)
             else:
                 patch.setattr(take, "join", killed)
             commit(URL)

@@ -13,8 +13,8 @@ import numpy as np
 
 from penstock._src.conversion.shards import write
 from penstock._src.conversion.shards.bucket import BucketAttempt
+from penstock._src.conversion.shards.choose_storage import shard_storage_of
 from penstock._src.conversion.shards.directory import DirectoryAttempt
-from penstock._src.conversion.shards.places import place_of
 from penstock._src.conversion.shards.ray_task import run_group
 
 MIB = 2**20
@@ -112,8 +112,8 @@ def always_dies(tree: Mapping[str, Any]) -> dict[str, Any]:
     def take(self: Any, number: int, found: Any, on_moved: Any) -> None:
         on_moved(number, 0)
         if number == BAD_INPUT:
-            place = place_of(Path(self.request.out))
-            while (place.read_progress([self.request.attempt])[0] or {}).get("input") != number:
+            storage = shard_storage_of(Path(self.request.out))
+            while (storage.read_progress([self.request.attempt])[0] or {}).get("input") != number:
                 time.sleep(0.05)  # until it has said where it is
             die()
         real(self, number, found, on_moved)

@@ -15,7 +15,7 @@ from mcap.writer import CompressionType, Writer
 
 from penstock import recordings
 from penstock._src.recordings.db3.pages import SqlitePages
-from penstock._src.recordings.metadata import FileFacts
+from penstock._src.recordings.metadata import RecordingFileFacts
 from penstock._src.recordings.recovery.report import DamageLog
 from penstock._src.recordings.recovery.scan_bytes import FileBytes
 from penstock._src.recordings.ros1.scan import recover_bag
@@ -69,7 +69,7 @@ def _scan(kind: str, source: FileBytes, target: Path, log: DamageLog) -> None:
     else:
         from penstock._src.recordings.mcap.scan import recover_mcap
 
-        recover_mcap(source, target, log, FileFacts("x", "mcap"), keep_suspect=False)
+        recover_mcap(source, target, log, RecordingFileFacts("x", "mcap"), keep_suspect=False)
 
 
 @pytest.mark.parametrize("kind", ["plain.bag", "plain.mcap", "loose.mcap"])

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock._src.lerobot.features import Description
-    from penstock._src.lerobot.layout import FreshNames
+    from penstock._src.lerobot.layout import UnsyncedNames
     from penstock._src.lerobot.stats import Stats
     from penstock._src.media.video.encode import EncodedSample, VideoEncoder
 
@@ -179,7 +179,7 @@ class Sink(Protocol):
         """Where a file of the sink lies in a copy to append to; None for metadata that `close` writes anew."""
 
 
-SinkFactory = Callable[[Path, "Description", "FreshNames"], Sink]
+SinkFactory = Callable[[Path, "Description", "UnsyncedNames"], Sink]
 """Makes the sink of a data set in a directory; `names` takes the paths of new files, and `names.fsync` says whether
 files are to be synced. A description that the format cannot hold raises DataSetError. It may have `label`, the name of
 the format for people, and `default_video`, what becomes of images where the user does not say."""

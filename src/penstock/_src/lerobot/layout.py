@@ -49,7 +49,7 @@ def _following(chunk: int) -> int:
 
 
 @dataclass(frozen=True)
-class Chunks:
+class FileChunks:
     """The chunks in which a writer numbers its files: the first, and the one after a full one.
 
     Files in chunks before `first` were written by others: they may lie elsewhere, and never change.
@@ -59,7 +59,7 @@ class Chunks:
     after: Callable[[int], int] = _following
 
 
-ALL_CHUNKS = Chunks()
+ALL_CHUNKS = FileChunks()
 
 
 class FilePosition(NamedTuple):
@@ -68,7 +68,7 @@ class FilePosition(NamedTuple):
     chunk: int
     file: int
 
-    def next(self, chunks_size: int, chunks: Chunks = ALL_CHUNKS) -> FilePosition:
+    def next(self, chunks_size: int, chunks: FileChunks = ALL_CHUNKS) -> FilePosition:
         if self.file + 1 < chunks_size:
             return FilePosition(self.chunk, self.file + 1)
         return FilePosition(chunks.after(self.chunk), 0)
@@ -199,7 +199,7 @@ def fsync_files(paths: Sequence[Path]) -> None:
                 os.fsync(descriptor)
 
 
-class FreshNames:
+class UnsyncedNames:
     """The directories below a data set in which names are new since the last `sync`: each is synced once.
 
     A new directory is itself a name in the one above it. Where nothing is to be synced, nothing is kept.
@@ -209,29 +209,29 @@ class FreshNames:
         self.fsync = fsync
         self._root = root
         self._known: set[Path] = set()
-        self._fresh: set[Path] = set()
+        self._unsynced: set[Path] = set()
 
     def add(self, path: Path) -> None:
         """A file was made, renamed or replaced at this path."""
         if not self.fsync:
             return
         directory = path.parent
-        self._fresh.add(directory)
+        self._unsynced.add(directory)
         while directory not in self._known and directory != self._root:
             self._known.add(directory)
             directory = directory.parent
-            self._fresh.add(directory)
+            self._unsynced.add(directory)
 
     def forget(self, directory: Path) -> None:
         """A directory was removed."""
         self._known.discard(directory)
-        self._fresh.discard(directory)
+        self._unsynced.discard(directory)
 
     def sync(self) -> None:
-        for directory in sorted(self._fresh):
+        for directory in sorted(self._unsynced):
             with writing(directory, "cannot sync the directory"):
                 fsync_path(directory)
-        self._fresh.clear()
+        self._unsynced.clear()
 
 
 def own_copy(path: Path) -> None:

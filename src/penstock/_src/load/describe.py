@@ -30,7 +30,7 @@ _MOST_EPISODES = 20_000  # by number in a description; beyond, it would be large
 
 def describe(loader: Loader) -> LoaderInfo:
     """How a loader is set up, what a batch of it needs, and what it takes to make it again."""
-    options, shares, mix, counts = loader._options, loader.shares, loader._mix, loader._counts
+    options, split, mix, counts = loader._options, loader.memory_split, loader._mix, loader._counts
     n_batches, made = counts["batches"], counts["view_hits"] + counts["images_made"]
     per_batch, stored = _needs(loader)
     return LoaderInfo(
@@ -42,7 +42,7 @@ def describe(loader: Loader) -> LoaderInfo:
         window=loader.window.describe(),
         batches=len(loader),
         batch_size=_batch_size(loader),
-        threads=shares.threads,
+        threads=split.threads,
         engine=loader._engine_kind,
         cores=read_cpu_limit().count,
         device=str(options["device"] or "cpu"),
@@ -53,8 +53,8 @@ def describe(loader: Loader) -> LoaderInfo:
         made_per_batch=made / n_batches if n_batches else None,
         hit_share=counts["view_hits"] / made if made else None,
         stored_bytes_per_batch=stored,
-        memory_bytes=shares.limit_bytes,
-        memory_left_bytes=max(shares.left_bytes, 0),
+        memory_bytes=split.limit_bytes,
+        memory_left_bytes=max(split.left_bytes, 0),
         memory_available_bytes=read_memory_limit().available_bytes,
         cache_free_bytes=_cache_free(),
         batches_handed=n_batches,

@@ -116,7 +116,7 @@ class SharedPass(Iterator[_T]):
             self._batches.close()
 
 
-class Request(NamedTuple):
+class BatchRequest(NamedTuple):
     """A batch that was asked for, and the slot that it is built in."""
 
     number: int
@@ -124,7 +124,7 @@ class Request(NamedTuple):
     slot: int
 
 
-class Engine(Protocol):
+class BatchEngine(Protocol):
     """What makes batches, in threads or in a process of its own."""
 
     @property
@@ -144,7 +144,7 @@ class Pass(ABC):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: BatchEngine,
         plan: Iterator[PlannedBatch],
         sources: Sequence[SampleSource],
         grow: weakref.WeakMethod[Callable[[], None]],
@@ -154,17 +154,17 @@ class Pass(ABC):
         self._slots, self._plan, self._grow = engine.slots, plan, grow
         self._pid = os.getpid()
         self._planned = next(plan)  # requested as soon as there is a slot for it
-        self._requests: deque[Request] = deque()
+        self._requests: deque[BatchRequest] = deque()
         self._waits_for_last = False  # the next epoch begins when the last batch of this one is taken
         self._is_held = self._over = False
         self._take_lock = threading.Lock()
 
     @abstractmethod
-    def _send(self, request: Request) -> None:
+    def _send(self, request: BatchRequest) -> None:
         """Ask the engine for a batch."""
 
     @abstractmethod
-    def _await(self, request: Request, wait: bool) -> BatchJob | None:
+    def _await(self, request: BatchRequest, wait: bool) -> BatchJob | None:
         """The oldest batch that was asked for; None where it is not complete, and where all has ended."""
 
     @abstractmethod
@@ -225,7 +225,7 @@ class Pass(ABC):
             slot = self._slots.take_free()
             if slot is None:
                 return
-            request = Request(next(self.engine.numbers), self._planned, slot)
+            request = BatchRequest(next(self.engine.numbers), self._planned, slot)
             self._requests.append(request)
             # What this epoch puts into a view is there before the next one begins.
             self._waits_for_last = self._planned.is_last

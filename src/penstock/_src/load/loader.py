@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from penstock._src.load import outcome, settings
+from penstock._src.load.choose_engine import CANNOT_TRAVEL, ENGINES, ThreadEngine, engine_for
 from penstock._src.load.describe import describe
 from penstock._src.load.device.target import ContinuousPass, target_for
 from penstock._src.load.engine.job import BatchJob
@@ -26,9 +27,9 @@ from penstock._src.load.engine.remote import ahead_bytes, allow_ahead, remote_by
 from penstock._src.load.engine.slots import lay_out
 from penstock._src.load.engine.source import ImageSize, Normalize, Shaping, sources_of
 from penstock._src.load.engine.tables import table_bytes
-from penstock._src.load.engines import CANNOT_TRAVEL, ENGINES, ThreadEngine, engine_for
 from penstock._src.load.epoch import BatchRecipe, SharedPass, plan_from
 from penstock._src.load.losses import Losses
+from penstock._src.load.memory_split import TABLE_SHARE, engine_bytes, split_memory
 from penstock._src.load.process.engine import ProcessEngine
 from penstock._src.load.process.slots import SharedSlots
 from penstock._src.load.process.spec import spec_for
@@ -36,7 +37,6 @@ from penstock._src.load.sampling.position_map import Batch, check_alike, encoded
 from penstock._src.load.sampling.resume import STATE_VERSION, resumed
 from penstock._src.load.sampling.window import Sampling
 from penstock._src.load.settings import Mix
-from penstock._src.load.shares import TABLE_SHARE, engine_bytes, share_out
 from penstock._src.load.views.choose_views import attach_views, full_bytes_of, held_bytes, stats_of_views
 from penstock._src.load.views.view import View
 from penstock._src.plan.load_plan import LoadPlan
@@ -142,12 +142,12 @@ class Loader:
         """Which engine makes the batches, and how memory is shared out for it."""
         self._engine_kind, why = engine_for(settings.one_of("engine", engine, ENGINES), self._target)
         try:
-            self._share_out(self._threads(threads), prefetch)
+            self._split_memory(self._threads(threads), prefetch)
         except BudgetExceeded as error:
             if engine != "auto" or self._engine_kind == "thread":
                 raise
             self._engine_kind, why = "thread", f"because memory has no room for an engine process: {error.message}"
-            self._share_out(self._threads(threads), prefetch)
+            self._split_memory(self._threads(threads), prefetch)
         self.notes += (f"engine: {self._engine_kind}, {why}",)
 
     def _init_empty(self) -> None:
@@ -185,7 +185,7 @@ class Loader:
             return 2 if self._engine_kind == "process" else 1
         return settings.threads_for(threads)
 
-    def _share_out(self, threads: int, prefetch: int | str) -> None:
+    def _split_memory(self, threads: int, prefetch: int | str) -> None:
         own = self._own_batch_size
         images = [column for source in self._sources for column in source.images]
         self._layout = lay_out(self._sources[0].shapes(own, without=self._encoded))
@@ -197,7 +197,7 @@ class Loader:
         image_rows = sum(len(source.images) * source.store.rows for source in self._sources)
         slots = None if prefetch == "auto" else settings.slots_for(prefetch)
         self._ahead_bytes = ahead_bytes(self._sources, own, self._limit_bytes)
-        self.shares = share_out(
+        self.memory_split = split_memory(
             self._limit_bytes,
             threads=threads,
             slots=slots,
@@ -210,12 +210,12 @@ class Loader:
             remote_bytes=remote_bytes(self._ahead_bytes),
             budget=self._budget,
         )
-        self._reserved.append(self._budget.reserve("loader", self.shares.fixed_bytes))
-        if self.shares.threads < threads:
-            self.notes += (f"memory: {self.shares.threads} of {threads} threads, because each holds "
-                           f"{format_bytes(self.shares.thread_bytes)}",)  # fmt: skip
-        ring = f"{self.shares.slots} slots of {format_bytes(self.shares.slot_bytes)} for batches"
-        self.notes += (f"threads: {self.shares.threads}, {ring}", *notes_of_order(self._order))
+        self._reserved.append(self._budget.reserve("loader", self.memory_split.fixed_bytes))
+        if self.memory_split.threads < threads:
+            self.notes += (f"memory: {self.memory_split.threads} of {threads} threads, because each holds "
+                           f"{format_bytes(self.memory_split.thread_bytes)}",)  # fmt: skip
+        ring = f"{self.memory_split.slots} slots of {format_bytes(self.memory_split.slot_bytes)} for batches"
+        self.notes += (f"threads: {self.memory_split.threads}, {ring}", *notes_of_order(self._order))
         self.notes += tuple(note for source in self._sources for note in source.describe())
 
     def _attach(self, choice: str | Mapping[str, View]) -> None:
@@ -224,7 +224,7 @@ class Loader:
         if any(self._encoded(column) for column in self._sources[0].images):
             self.notes += ("images are decoded on the device: no view is made", *self._target.notes)
             return
-        self._views, notes = attach_views(self._sources, choice, self.shares.left_bytes)
+        self._views, notes = attach_views(self._sources, choice, self.memory_split.left_bytes)
         held = held_bytes(self._views)
         self._reserved.append(self._budget.reserve("views", min(held, self._budget.free_bytes)))
         self.notes += (*notes, *self._target.notes)
@@ -342,7 +342,7 @@ class Loader:
             engine = self._process_engine()
         else:
             allow_ahead(self._ahead_bytes)
-            engine = ThreadEngine(self._sources, self._layout, self.shares, self._target)
+            engine = ThreadEngine(self._sources, self._layout, self.memory_split, self._target)
         # Last and together: Ctrl-C may come in between, and a child must not take its parent's for its own.
         self._engine, self._pid = engine, os.getpid()
 
@@ -350,10 +350,10 @@ class Loader:
         """The engine process; where it cannot have the store and was not asked for, threads."""
         tables_bytes, own = self._limit_bytes // TABLE_SHARE, self._own_batch_size
         device = str(self._target.device)
-        spec = spec_for(self._recipe, self.window, self._layout, tables_bytes, self.shares.threads, own, device)
+        spec = spec_for(self._recipe, self.window, self._layout, tables_bytes, self.memory_split.threads, own, device)
         spec = replace(spec, ahead_bytes=self._ahead_bytes)
         try:
-            return ProcessEngine(spec, SharedSlots(self._layout, self.shares.slots, self._target.register))
+            return ProcessEngine(spec, SharedSlots(self._layout, self.memory_split.slots, self._target.register))
         except CANNOT_TRAVEL as error:
             reason = f"the store or the window cannot be sent to another process: {error}"
             if self._options["engine"] == "process":
@@ -361,16 +361,16 @@ class Loader:
             self._engine_kind = "thread"
             self.notes += (f"engine: thread, because {reason}",)
             allow_ahead(self._ahead_bytes)
-            return ThreadEngine(self._sources, self._layout, self.shares, self._target)
+            return ThreadEngine(self._sources, self._layout, self.memory_split, self._target)
 
     def _one_more_slot(self) -> None:
         """All slots are in the hands of the user's code: where there is memory for one more, it is made."""
         engine = self._engine
         if engine is None:
             raise UsageError(_ENDED)  # closed meanwhile
-        count, slot = len(engine.slots), format_bytes(self.shares.slot_bytes)
+        count, slot = len(engine.slots), format_bytes(self.memory_split.slot_bytes)
         try:
-            self._reserved.append(self._budget.reserve("slots of batches that are kept", self.shares.slot_bytes))
+            self._reserved.append(self._budget.reserve("slots of batches that are kept", self.memory_split.slot_bytes))
         except BudgetExceeded as error:
             raise BudgetExceeded(
                 f"all {count} batches of this loader are still held by your code, and "
@@ -417,7 +417,7 @@ class Loader:
         if not self._closed:
             self._note_stats()
         samples = {"samples": self._losses.kept, "skipped": self._losses.skipped}
-        return {**self._counts, **samples, "memory": self.shares.describe(), **self._last_stats}
+        return {**self._counts, **samples, "memory": self.memory_split.describe(), **self._last_stats}
 
     def _note_stats(self) -> None:
         """Keep the statistics of views and engine while they exist."""

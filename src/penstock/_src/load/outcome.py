@@ -29,7 +29,7 @@ class PlannedRun:
     """Counts while batches are handed out; `end` is called once, at the end of the loader or of the process."""
 
     def __init__(self, plan: LoadPlan, loader: Loader) -> None:
-        self._plan, self._warm = plan, _ROUNDS * loader.shares.slots
+        self._plan, self._warm = plan, _ROUNDS * loader.memory_split.slots
         self._pid, self._start_bytes = os.getpid(), anonymous_bytes()
         self._batches = self._timed = self._samples = 0
         self._began_s = self._last_s = self._waited_s = 0.0
@@ -51,13 +51,13 @@ class PlannedRun:
         self._last_s = now
 
     def _measure(self, loader: Loader) -> None:
-        shares = loader.shares
-        slots = shares.slots * shares.slot_bytes
+        split = loader.memory_split
+        slots = split.slots * split.slot_bytes
         own = [view for view in loader._views if view.path is None and not view.is_shared]
         views = sum(view.n_filled * view.spec.row_bytes for view in own)
         engine = loader.stats()["engine"].get("private_bytes")  # of a process of its own; its slots are shared memory
         elsewhere = views if engine is None else views + slots + engine
-        self._counted_bytes = max(self._counted_bytes, slots + shares.table_bytes + views)
+        self._counted_bytes = max(self._counted_bytes, slots + split.table_bytes + views)
         grown_bytes = anonymous_bytes() - self._start_bytes + elsewhere
         self._grown_bytes = max(self._grown_bytes, grown_bytes, self._counted_bytes)
 

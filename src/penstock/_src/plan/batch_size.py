@@ -121,7 +121,7 @@ def find_max_batch_size(
     began = time.perf_counter()
     device = next(model.parameters()).device
     device_memory = memory_of(device)
-    steps = _Steps(model, make_batch, optimizer, step or _Step(loss, amp, device), device)
+    steps = _TrainingSteps(model, make_batch, optimizer, step or _Step(loss, amp, device), device)
     with same_random_numbers():
         try:
             host = HostPlan.of_batch(make_batch(start), start, host_memory, margin, host_batches, pinned)
@@ -178,7 +178,7 @@ def _own_loss(model: Any, batch: Any) -> Any:
     return output if output.dim() == 0 else output.float().mean()
 
 
-class _Steps:
+class _TrainingSteps:
     """Training steps at any batch size, each probe from the optimizer's first state on."""
 
     def __init__(self, model: Any, make_batch: Callable[[int], Any], optimizer: Any, step: Any, device: Any) -> None:
@@ -195,8 +195,8 @@ class _Search:
     """The points measured, what follows from them, and the confirmation."""
 
     def __init__(
-        self, steps: _Steps, memory: DeviceMemory, limit: str | int | None, margin: float, start: int, most: int,
-        host: HostPlan,
+        self, steps: _TrainingSteps, memory: DeviceMemory, limit: str | int | None, margin: float, start: int,
+        most: int, host: HostPlan,
     ) -> None:  # fmt: skip
         self._steps, self._memory, self._margin = steps, memory, margin
         self._start, self._most, self._host = start, most, host

@@ -73,7 +73,7 @@ class Reads(NamedTuple):
     passing_bytes: int = 0  # held besides while one is read: the stored chunk, a database's own copies
 
 
-class CameraLoad(NamedTuple):
+class CameraDemand(NamedTuple):
     """What the memory of a camera depends on."""
 
     width: int
@@ -87,7 +87,7 @@ class CameraLoad(NamedTuple):
         return self.width * self.height * self.pixel_bytes
 
 
-class VectorLoad(NamedTuple):
+class VectorDemand(NamedTuple):
     """What the memory of a numeric feature depends on."""
 
     key: str
@@ -149,7 +149,7 @@ class MemoryPlan(NamedTuple):
         return self.rows_bytes + self.statistics_bytes
 
 
-class Load(NamedTuple):
+class MemoryDemand(NamedTuple):
     """What a conversion holds at once, as far as its input says.
 
     `streams`: topics that rows take messages of; `decoded`: the videos that are read, with their codecs as `stored_as`;
@@ -158,15 +158,15 @@ class Load(NamedTuple):
     and with it; `input_bytes`: what there is to read.
     """
 
-    cameras: tuple[CameraLoad, ...]
-    vectors: tuple[VectorLoad, ...]
+    cameras: tuple[CameraDemand, ...]
+    vectors: tuple[VectorDemand, ...]
     rows: int
     index_bytes: int
     reads: Reads
     chunk_size: int | str
     threads: int
     streams: int = 0
-    decoded: tuple[CameraLoad, ...] = ()
+    decoded: tuple[CameraDemand, ...] = ()
     row_extra_bytes: int = 0
     row_copy_bytes: int = 0
     image_bytes: int | None = None
@@ -187,47 +187,47 @@ class Load(NamedTuple):
         return images + self.row_extra_bytes
 
 
-def plan_memory(load: Load, budget_bytes: int) -> MemoryPlan:
+def plan_memory(demand: MemoryDemand, budget_bytes: int) -> MemoryPlan:
     """Share the budget out: buffers shrink to fit; what cannot shrink and does not fit is refused with the numbers."""
-    plan = _shared(load, budget_bytes)
+    plan = _shared(demand, budget_bytes)
     if plan.peak_bytes > budget_bytes:
-        raise _too_large(load, plan, budget_bytes)
+        raise _too_large(demand, plan, budget_bytes)
     return plan
 
 
-def _shared(load: Load, budget_bytes: int) -> MemoryPlan:
-    measured = flush_rows(load.chunk_size, load.rows, load.values * FLUSH_VALUE_BYTES + load.in_table_bytes)
-    plan = _with_rows(load, budget_bytes, measured)
-    if load.chunk_size != "auto" or plan.peak_bytes <= budget_bytes:
+def _shared(demand: MemoryDemand, budget_bytes: int) -> MemoryPlan:
+    measured = flush_rows(demand.chunk_size, demand.rows, demand.values * FLUSH_VALUE_BYTES + demand.in_table_bytes)
+    plan = _with_rows(demand, budget_bytes, measured)
+    if demand.chunk_size != "auto" or plan.peak_bytes <= budget_bytes:
         return plan
     # What rows hold does not fall with their number alone, so the largest number that fits is looked for.
     low, high = 1, measured
     while low < high:
         middle = (low + high + 1) // 2
-        if _with_rows(load, budget_bytes, middle).peak_bytes <= budget_bytes:
+        if _with_rows(demand, budget_bytes, middle).peak_bytes <= budget_bytes:
             low = middle
         else:
             high = middle - 1
-    return _with_rows(load, budget_bytes, low)._replace(rows_per_split=measured)
+    return _with_rows(demand, budget_bytes, low)._replace(rows_per_split=measured)
 
 
-def _with_rows(load: Load, budget_bytes: int, rows_per_flush: int) -> MemoryPlan:
-    encoded = [camera for camera in load.cameras if camera.stored_as in ENCODER_BYTES]
+def _with_rows(demand: MemoryDemand, budget_bytes: int, rows_per_flush: int) -> MemoryPlan:
+    encoded = [camera for camera in demand.cameras if camera.stored_as in ENCODER_BYTES]
     encoders = sum(
         ENCODER_BYTES[camera.stored_as] + ENCODER_FRAMES[camera.stored_as] * camera.decoded_bytes for camera in encoded
     )
-    decoded = max((camera.decoded_bytes for camera in load.cameras), default=0)
-    recorded = load.reads.message_bytes if load.image_bytes is None else load.image_bytes
-    images = decoded * STATISTICS_FRAMES + STATISTICS_WAITING * recorded if load.cameras else 0
-    rows_per_read = max(1, min(READ_ROWS, rows_per_flush, READ_BYTES // (8 * max(load.values, 1))))
-    rows_bytes = _rows_bytes(load, rows_per_flush, rows_per_read)
+    decoded = max((camera.decoded_bytes for camera in demand.cameras), default=0)
+    recorded = demand.reads.message_bytes if demand.image_bytes is None else demand.image_bytes
+    images = decoded * STATISTICS_FRAMES + STATISTICS_WAITING * recorded if demand.cameras else 0
+    rows_per_read = max(1, min(READ_ROWS, rows_per_flush, READ_BYTES // (8 * max(demand.values, 1))))
+    rows_bytes = _rows_bytes(demand, rows_per_flush, rows_per_read)
     plan = MemoryPlan(
         interpreter_bytes=LIBRARIES_BYTES
-        + (IMAGE_LIBRARY_BYTES if load.cameras else 0)
-        + (VIDEO_LIBRARY_BYTES if encoded or load.decoded else 0),
+        + (IMAGE_LIBRARY_BYTES if demand.cameras else 0)
+        + (VIDEO_LIBRARY_BYTES if encoded or demand.decoded else 0),
         fetch_bytes=FETCH_MIN_BYTES,
-        read_bytes=_read_bytes(FETCH_MIN_BYTES, load.reads),
-        index_bytes=_index_bytes(load),
+        read_bytes=_read_bytes(FETCH_MIN_BYTES, demand.reads),
+        index_bytes=_index_bytes(demand),
         rows_bytes=rows_bytes,
         images_bytes=images,
         encoders_bytes=encoders,
@@ -235,54 +235,54 @@ def _with_rows(load: Load, budget_bytes: int, rows_per_flush: int) -> MemoryPlan
         rows_per_read=rows_per_read,
         rows_per_split=rows_per_flush,
         threads=1,
-        decoders_bytes=sum(decoder_bytes(camera) for camera in load.decoded),
-        statistics_bytes=_statistics_bytes(load, rows_bytes),
-        episodes_bytes=min((load.episodes - 1) * EPISODE_BYTES, EPISODES_MOST_BYTES),
+        decoders_bytes=sum(decoder_bytes(camera) for camera in demand.decoded),
+        statistics_bytes=_statistics_bytes(demand, rows_bytes),
+        episodes_bytes=min((demand.episodes - 1) * EPISODE_BYTES, EPISODES_MOST_BYTES),
     )
-    if any(camera.stored_as != "copy" for camera in load.cameras):
-        ahead = decoded * max(PREPARED_PER_THREAD, len(load.cameras))
+    if any(camera.stored_as != "copy" for camera in demand.cameras):
+        ahead = decoded * max(PREPARED_PER_THREAD, len(demand.cameras))
         room = budget_bytes - plan.peak_bytes
-        threads = max(1, min(load.threads, room // (PREPARED_PER_THREAD * decoded)))
-        more = decoded * max(PREPARED_PER_THREAD * threads, len(load.cameras))
+        threads = max(1, min(demand.threads, room // (PREPARED_PER_THREAD * decoded)))
+        more = decoded * max(PREPARED_PER_THREAD * threads, len(demand.cameras))
         plan = plan._replace(threads=threads, images_bytes=images + more, least_bytes=plan.peak_bytes + ahead)
     else:
-        plan = plan._replace(threads=load.threads, least_bytes=plan.peak_bytes)
+        plan = plan._replace(threads=demand.threads, least_bytes=plan.peak_bytes)
     spare = budget_bytes - plan.peak_bytes + plan.read_bytes
-    fetch = _fetch_bytes(spare, load.reads, load.input_bytes)
-    return plan._replace(fetch_bytes=fetch, read_bytes=_read_bytes(fetch, load.reads))
+    fetch = _fetch_bytes(spare, demand.reads, demand.input_bytes)
+    return plan._replace(fetch_bytes=fetch, read_bytes=_read_bytes(fetch, demand.reads))
 
 
-def _index_bytes(load: Load) -> int:
+def _index_bytes(demand: MemoryDemand) -> int:
     """Where messages lie, which of them each row takes, and where the frames of the open video files lie."""
     frames = 0
-    for camera in load.cameras:
+    for camera in demand.cameras:
         if camera.stored_as != "images":
             in_file = VIDEO_FILE_BYTES // max(camera.image_bytes, 1)
-            frames += max(load.rows, min(load.rows_before + load.rows, in_file))
-    return load.index_bytes + load.rows * (ROW_BYTES + PICK_BYTES * load.streams) + frames * FRAME_BYTES
+            frames += max(demand.rows, min(demand.rows_before + demand.rows, in_file))
+    return demand.index_bytes + demand.rows * (ROW_BYTES + PICK_BYTES * demand.streams) + frames * FRAME_BYTES
 
 
-def _rows_bytes(load: Load, rows_per_flush: int, rows_per_read: int) -> int:
+def _rows_bytes(demand: MemoryDemand, rows_per_flush: int, rows_per_read: int) -> int:
     """The rows of a flush as they are stored, and the most of what is then done with them: reading, Arrow, sums."""
-    values = rows_per_flush * max((vector.values for vector in load.vectors), default=1)
+    values = rows_per_flush * max((vector.values for vector in demand.vectors), default=1)
     more = max(0, values - ARROW_FIRST_VALUES)
     arrow = ARROW_BYTES + (values - more) * ARROW_VALUE_BYTES + more * ARROW_MORE_VALUE_BYTES
     if memory.arrow_keeps_freed():
         arrow = ARROW_KEPT_BYTES + ARROW_KEPT_TIMES * arrow
-    row = sum(vector.row_bytes for vector in load.vectors) + load.in_table_bytes + load.row_copy_bytes
-    read = rows_per_read * load.values * 8 * READ_COPIES
+    row = sum(vector.row_bytes for vector in demand.vectors) + demand.in_table_bytes + demand.row_copy_bytes
+    read = rows_per_read * demand.values * 8 * READ_COPIES
     looked_at = max(min(STATISTICS_VALUES, values), rows_per_flush * STATISTICS_COLUMNS) * 8 * STATISTICS_COPIES
     return rows_per_flush * row + max(read, arrow, looked_at)
 
 
-def _statistics_bytes(load: Load, rows_bytes: int) -> int:
+def _statistics_bytes(demand: MemoryDemand, rows_bytes: int) -> int:
     """The sketches of the episode and of the data set before it; the rows are gone when the one enters the other."""
-    row = sum(each.sketched_row_bytes for each in load.vectors)
-    after = max(load.rows_after, load.rows_before + load.rows)
-    held = _sketched_rows(load.rows)
-    if after > load.rows:
+    row = sum(each.sketched_row_bytes for each in demand.vectors)
+    after = max(demand.rows_after, demand.rows_before + demand.rows)
+    held = _sketched_rows(demand.rows)
+    if after > demand.rows:
         held += _sketched_rows(after)
-    merging = min(load.rows, SKETCH_ROWS)
+    merging = min(demand.rows, SKETCH_ROWS)
     if after >= 2 * SKETCH_ROWS:
         merging += SKETCH_PASSING * SKETCH_ROWS
     return held * row + max(0, merging * row - rows_bytes)
@@ -293,25 +293,25 @@ def _sketched_rows(rows: int) -> int:
     return min(rows, SKETCH_ROWS) + SKETCH_ROWS * (rows // SKETCH_ROWS).bit_length()
 
 
-def _too_large(load: Load, plan: MemoryPlan, budget_bytes: int) -> BudgetExceeded:
+def _too_large(demand: MemoryDemand, plan: MemoryPlan, budget_bytes: int) -> BudgetExceeded:
     """Parts in whole MiB that add up to the sum; of the ways out those that help."""
     words = {"interpreter and libraries": "libraries"}
     parts = {words.get(name, name): math.ceil(size / MIB) for name, size in plan.parts().items()}
     needs = sum(parts.values()) * MIB
     shown = " + ".join(f"{name} {size:,}" for name, size in parts.items())
     limit = units.format_bytes(budget_bytes)
-    wide = max(load.vectors, key=lambda vector: vector.values, default=None)
+    wide = max(demand.vectors, key=lambda vector: vector.values, default=None)
     about = ""
     ways = [f"give --memory {_rounded_up(needs) // MIB}MiB or more"]
     smaller = {
-        "rosbag.chunk_size=auto": load._replace(chunk_size="auto"),
-        "video=copy": load._replace(cameras=tuple(_copied(camera) for camera in load.cameras)),
+        "rosbag.chunk_size=auto": demand._replace(chunk_size="auto"),
+        "video=copy": demand._replace(cameras=tuple(_copied(camera) for camera in demand.cameras)),
     }
     ways += [word for word, less in smaller.items() if _shared(less, budget_bytes).peak_bytes <= budget_bytes]
     if wide is not None and wide.values >= WIDE_VALUES:
         about = f"; {wide.key} has {wide.values:,} numbers in a row"
-        if load.field_part:
-            ways.append(f"take a part of it (features.{wide.key}.field, such as {load.field_part})")
+        if demand.field_part:
+            ways.append(f"take a part of it (features.{wide.key}.field, such as {demand.field_part})")
         ways.append(f"'leave_out=[{wide.key}]' to convert without it")
     return BudgetExceeded(
         f"this conversion needs {needs // MIB:,} MiB and the budget is {limit} (in MiB: {shown}){about}",
@@ -321,12 +321,12 @@ def _too_large(load: Load, plan: MemoryPlan, budget_bytes: int) -> BudgetExceede
     )
 
 
-def _copied(camera: CameraLoad) -> CameraLoad:
+def _copied(camera: CameraDemand) -> CameraDemand:
     """The camera with video=copy; what was not recorded as JPEG becomes that."""
     return camera._replace(stored_as="mjpeg" if camera.stored_as != "copy" else "copy")
 
 
-def decoder_bytes(video: CameraLoad) -> int:
+def decoder_bytes(video: CameraDemand) -> int:
     """One open decoder of a video, whose codec is `stored_as`; a recorded H.265 stream is decoded twice."""
     return (2 if video.stored_as == "h265" else 1) * (DECODER_BYTES + DECODER_FRAMES * video.decoded_bytes)
 

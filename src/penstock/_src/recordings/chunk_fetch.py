@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from penstock._src.recordings.codecs import CODECS, decode_prefix, decompress_into
 from penstock._src.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
 from penstock._src.recordings.file_window import recover_hint
-from penstock._src.recordings.message_index import Chunks, TopicIndex
+from penstock._src.recordings.message_index import ChunkIndex, TopicIndex
 from penstock._src.recordings.recovery.scan_bytes import ChunkBytes, FileBytes, ScanBytes, ScannedRecord
 from penstock._src.system.closing import on_error
 from penstock._src.system.files import ByteSource
@@ -130,7 +130,7 @@ class _Messages(NamedTuple):
 class _ChunkCache:
     """Decompressed chunks, the least recently used ones given up first."""
 
-    def __init__(self, files: Sequence[ByteSource], chunks: Chunks, limit_bytes: int) -> None:
+    def __init__(self, files: Sequence[ByteSource], chunks: ChunkIndex, limit_bytes: int) -> None:
         self._files = files
         self._chunks = chunks
         self.limit_bytes = limit_bytes
@@ -205,14 +205,14 @@ class ChunkFetcher:
     def __init__(
         self,
         files: Sequence[ByteSource],
-        chunks: Chunks,
+        chunks: ChunkIndex,
         index: Sequence[TopicIndex],
         framing: Framing,
         *,
         memory_bytes: int,
         clip_bytes: int | None,
         lose: Callable[[str, str, NDArray[np.int32], NDArray[np.int64]], None] | None,
-        relocate: Callable[[], tuple[Chunks, Sequence[TopicIndex]] | None],
+        relocate: Callable[[], tuple[ChunkIndex, Sequence[TopicIndex]] | None],
     ) -> None:
         self.limits = (memory_bytes, clip_bytes)
         self._files = files

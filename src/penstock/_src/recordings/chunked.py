@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from penstock._src.recordings.chunk_fetch import ChunkFetcher, Framing
 from penstock._src.recordings.fetch import Block
 from penstock._src.recordings.message_index import (
-    Chunks,
+    ChunkIndex,
     RecordingIndex,
     TopicIndex,
     largest_reads,
@@ -42,7 +42,7 @@ class ChunkedRecording(Recording):
     """A recording whose messages lie in chunks, found by an index."""
 
     _index: tuple[TopicIndex, ...]
-    _chunks: Chunks
+    _chunks: ChunkIndex
     framing: ClassVar[type[Framing]]
 
     def __init__(self, path: Path, *, on_corrupt: OnCorrupt, notes: Sequence[str]) -> None:
@@ -73,7 +73,7 @@ class ChunkedRecording(Recording):
         self.compression = span_of(self._chunks.codecs())
         self._set_topics([(*topic, built[met].times_ns.size) for met, topic in order])
 
-    def _relocate(self) -> tuple[Chunks, tuple[TopicIndex, ...]] | None:
+    def _relocate(self) -> tuple[ChunkIndex, tuple[TopicIndex, ...]] | None:
         """Where the messages lie by the records of the files; None where these do not hold the same messages."""
         index, _ = self._scanned()
         order = index.topics.in_order()

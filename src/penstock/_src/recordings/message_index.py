@@ -32,7 +32,7 @@ class TopicIndex(NamedTuple):
         return self.times_ns.nbytes + self.chunk.nbytes + self.offset.nbytes + self.span.nbytes
 
 
-class Chunks(NamedTuple):
+class ChunkIndex(NamedTuple):
     """Where the chunks lie: file number, position of their stored bytes, sizes, codec number; CRC 0 is not checked."""
 
     file: NDArray[np.int32]
@@ -59,7 +59,7 @@ class Chunks(NamedTuple):
         return {CODECS[number] for number in np.flatnonzero(np.bincount(self.codec)).tolist()}
 
 
-class ChunksBuilder:
+class ChunkIndexBuilder:
     """Chunks as they are found; `add` returns the chunk's number."""
 
     def __init__(self) -> None:
@@ -86,10 +86,10 @@ class ChunksBuilder:
     def positions(self) -> NDArray[np.int64]:
         return np.array(self._columns[1], np.int64)
 
-    def finish(self) -> Chunks:
+    def finish(self) -> ChunkIndex:
         dtypes = (np.int32, np.int64, np.int64, np.int64, np.uint8, np.uint32, np.uint8)
         made: list[Any] = [np.array(column, dtype) for column, dtype in zip(self._columns, dtypes, strict=True)]
-        return Chunks(*made)
+        return ChunkIndex(*made)
 
 
 class TopicColumns:
@@ -162,7 +162,7 @@ def relocated(old: TopicIndex, new: TopicIndex) -> TopicIndex | None:
     return TopicIndex(old.times_ns, new.chunk[place], new.offset[place], new.span[place])
 
 
-def largest_reads(index: Sequence[TopicIndex], chunks: Chunks) -> LargestReads:
+def largest_reads(index: Sequence[TopicIndex], chunks: ChunkIndex) -> LargestReads:
     """What reading these topics holds at least: the largest message, and the largest chunk that is read whole."""
     used = np.zeros(chunks.whole.size, np.bool_)
     for topic in index:
@@ -193,7 +193,7 @@ class RecordingIndex:
     def __init__(self) -> None:
         self.topics = TopicTable()
         self.pairs: set[tuple[int, int]] = set()  # (channel or connection, topic)
-        self.chunks = ChunksBuilder()
+        self.chunks = ChunkIndexBuilder()
         self.messages = IndexBuilder()
         self.discard_entries()
 
@@ -225,7 +225,7 @@ class RecordingIndex:
 
 
 def _in_file_order(
-    chunk: NDArray[np.int32], offset: NDArray[np.unsignedinteger[Any]], chunks: ChunksBuilder, path: Path
+    chunk: NDArray[np.int32], offset: NDArray[np.unsignedinteger[Any]], chunks: ChunkIndexBuilder, path: Path
 ) -> tuple[NDArray[np.intp], NDArray[np.uint32]]:
     """The order of messages in the file, and for each (in that order) the bytes up to the next message or chunk end.
 

@@ -110,7 +110,7 @@ class TopicFacts(NamedTuple):
 
 
 @dataclass(eq=False)
-class FileFacts:
+class RecordingFileFacts:
     """What one new file holds."""
 
     path: str
@@ -132,7 +132,7 @@ class FileFacts:
         return sum(self.topics.values())
 
 
-def bag_information(files: Sequence[FileFacts]) -> dict[str, Any]:
+def bag_information(files: Sequence[RecordingFileFacts]) -> dict[str, Any]:
     """The content of metadata.yaml below its root key."""
     topics: dict[TopicFacts, int] = {}
     for file in files:
@@ -167,7 +167,7 @@ def bag_information(files: Sequence[FileFacts]) -> dict[str, Any]:
     }
 
 
-def _file_entry(file: FileFacts) -> dict[str, Any]:
+def _file_entry(file: RecordingFileFacts) -> dict[str, Any]:
     first_ns = _NO_TIME_NS if file.first_ns is None else file.first_ns
     return {
         "path": file.path,
@@ -177,7 +177,7 @@ def _file_entry(file: FileFacts) -> dict[str, Any]:
     }
 
 
-def write_metadata(directory: Path, files: Sequence[FileFacts]) -> Path:
+def write_metadata(directory: Path, files: Sequence[RecordingFileFacts]) -> Path:
     """Write metadata.yaml into a bag's directory."""
     from penstock._src.system import plain_yaml
 

@@ -86,14 +86,14 @@ def _run(args: argparse.Namespace) -> int:
         from penstock._src.cli.inspect.recordings import inspect_recordings
 
         return inspect_recordings(args)
-    from penstock._src.cli.inspect.listing import find_places, list_places
+    from penstock._src.cli.inspect.listing import find_inputs, list_inputs
 
-    places = list(find_places(refs, args))
+    inputs = list(find_inputs(refs, args))
     named = {as_path(path) for path in args.paths}
-    of = places[0].of
-    if of is not None and (len(places) == 1 or all(each.of is of and each.path in named for each in places)):
-        return int(of.load("inspect")([each.path for each in places], args))
-    return list_places(places, args)
+    of = inputs[0].of
+    if of is not None and (len(inputs) == 1 or all(each.of is of and each.path in named for each in inputs)):
+        return int(of.load("inspect")([each.path for each in inputs], args))
+    return list_inputs(inputs, args)
 
 
 def _is_spike_file(path: Path) -> bool:

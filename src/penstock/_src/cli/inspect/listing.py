@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock._src.formats import Format
 
 
-class Place(NamedTuple):
+class ListedInput(NamedTuple):
     """What is shown as one: a recording, a store, or a directory whose files are one store together."""
 
     path: Path
@@ -27,13 +27,13 @@ class Place(NamedTuple):
     load: dict[str, Any] | None = None  # how it is loaded, where that is known already
 
 
-def find_places(refs: Sequence[InputRef], args: argparse.Namespace) -> Iterator[Place]:
+def find_inputs(refs: Sequence[InputRef], args: argparse.Namespace) -> Iterator[ListedInput]:
     """Files of a directory that is one store count once, unless they were named."""
     named = {Path(path) for path in args.paths}
     whole: dict[tuple[str, Path], dict[str, Any] | None] = {}
     for each in refs:
         if each.is_recording:
-            yield Place(each.path, None)
+            yield ListedInput(each.path, None)
             continue
         of, parent = formats.get(each.kind), each.path.parent
         if of.is_directory_of_files and each.path not in named:
@@ -42,15 +42,15 @@ def find_places(refs: Sequence[InputRef], args: argparse.Namespace) -> Iterator[
                 whole[each.kind, parent] = episode_directory(parent, of, **_options(of, args))
             if (load := whole[each.kind, parent]) is not None:
                 if is_new:
-                    yield Place(parent, of, load)
+                    yield ListedInput(parent, of, load)
                 continue
-        yield Place(each.path, of)
+        yield ListedInput(each.path, of)
 
 
-def list_places(places: Sequence[Place], args: argparse.Namespace) -> int:
+def list_inputs(inputs: Sequence[ListedInput], args: argparse.Namespace) -> int:
     """One line each, with what `penstock inspect` of it alone begins with; 1 where one of them cannot be read."""
-    refuse_configuration(places[0].path, args)
-    described = [_described(place, args) for place in places]
+    refuse_configuration(inputs[0].path, args)
+    described = [_described(listed, args) for listed in inputs]
     failed = [each for each in described if "error" in each]
     if args.json:
         print_json(described)
@@ -68,8 +68,8 @@ def _options(of: Format, args: argparse.Namespace) -> dict[str, Any]:
     return {"allow_external": True} if args.allow_external and "allow_external" in of.options else {}
 
 
-def _described(place: Place, args: argparse.Namespace) -> dict[str, Any]:
-    path, of, load = place
+def _described(listed: ListedInput, args: argparse.Namespace) -> dict[str, Any]:
+    path, of, load = listed
     if of is None:
         try:
             return _recording(path)

@@ -19,7 +19,7 @@ from penstock._src.conversion.bucket.place import (
     version_dir,
     version_of,
 )
-from penstock._src.conversion.bucket.run import Run
+from penstock._src.conversion.bucket.run import BucketRun
 from penstock._src.conversion.bucket.upload import Uploads
 from penstock._src.lerobot import layout
 from penstock._src.system.files.remote.client import ObjectInfo
@@ -28,7 +28,7 @@ from penstock.errors import RemoteTaken
 _OF_VERSION = (layout.INFO_PATH, FILES_NAME)  # have no copy under another name
 
 
-def publish(place: BucketSet, run: Run, uploads: Uploads, check_stop: Callable[[], None]) -> None:
+def publish(place: BucketSet, run: BucketRun, uploads: Uploads, check_stop: Callable[[], None]) -> None:
     """Bring everything to the bucket, and make it the current version, where that is still the one it replaces."""
     data, metadata = names_in(run.root)
     uploads.finish(data, check_stop)
@@ -56,7 +56,7 @@ def publish(place: BucketSet, run: Run, uploads: Uploads, check_stop: Callable[[
     complete(place)
 
 
-def is_published(place: BucketSet, run: Run) -> bool:
+def is_published(place: BucketSet, run: BucketRun) -> bool:
     """Whether the current version is that of a run, or has its files: later runs append to it."""
     current = place.current()
     if not run.chunks or current is None or current.number is None:
@@ -154,12 +154,12 @@ def _remove_old(place: BucketSet, version: Version, listing: Mapping[str, Object
     place.delete([name for name in listing if is_old(name)])
 
 
-def release(place: BucketSet, run: Run) -> None:
+def release(place: BucketSet, run: BucketRun) -> None:
     """A run that brought nothing to the bucket, and ends, gives its chunks back."""
     place.delete([run_name(chunk) for chunk in run.chunks])
 
 
-def remove_run(place: BucketSet, run: Run) -> None:
+def remove_run(place: BucketSet, run: BucketRun) -> None:
     """Remove what a run brought to the bucket that will not publish it; the chunks that it took stay taken."""
     chunks = set(run.chunks)
     if chunks:

@@ -39,7 +39,7 @@ class Shared:
 
 
 @dataclass(eq=False)
-class Run:
+class BucketRun:
     """One conversion into a bucket, from its start to the version that it makes."""
 
     directory: Path
@@ -67,14 +67,14 @@ class Run:
         return self.chunks[0]
 
     @staticmethod
-    def load(directory: Path) -> Run | None:
+    def load(directory: Path) -> BucketRun | None:
         """The run that was begun here; None where there is none."""
         try:
             tree = json.loads((directory / _RUN_NAME).read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return None
         shared = tree.pop("shared", None)
-        return Run(directory, **tree, shared=None if shared is None else Shared(**shared))
+        return BucketRun(directory, **tree, shared=None if shared is None else Shared(**shared))
 
     def save(self) -> None:
         tree = asdict(self)
@@ -87,11 +87,11 @@ class Run:
         shared = [] if self.shared is None else range(self.shared.first, self.shared.last + 1)
         return [*shared, *self.chunks]
 
-    def numbering(self, place: BucketSet) -> layout.Chunks:
+    def numbering(self, place: BucketSet) -> layout.FileChunks:
         """The chunks of this run; the first one, and each that is needed, is taken for it."""
         if not self.chunks:
             self._take(place)
-        return layout.Chunks(self._order[0], lambda chunk: self._after(place, chunk))
+        return layout.FileChunks(self._order[0], lambda chunk: self._after(place, chunk))
 
     def _after(self, place: BucketSet, chunk: int) -> int:
         if chunk == self._order[-1]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock._src.conversion.bucket import publish
 from penstock._src.conversion.bucket.place import RUNS_DIR, SHARDS_DIR, BucketSet, Version, chunk_of, runs_in
-from penstock._src.conversion.bucket.run import Run, Shared, directory_of
+from penstock._src.conversion.bucket.run import BucketRun, Shared, directory_of
 from penstock._src.conversion.bucket.upload import UPLOAD_BYTES, Uploads
 from penstock._src.conversion.commit.join import committed
 from penstock._src.conversion.commit.journal import JOURNAL_PATH, OWN_DIR, Journal
@@ -89,11 +89,11 @@ def _locked(out: RemotePath) -> Iterator[None]:
         yield
 
 
-def _new_episodes(run: Run) -> int:
+def _new_episodes(run: BucketRun) -> int:
     return max(0, committed(run.root) - run.episodes_before)
 
 
-def _publish(job: Job, place: BucketSet, run: Run, uploads: Uploads) -> None:
+def _publish(job: Job, place: BucketSet, run: BucketRun, uploads: Uploads) -> None:
     """Make a converted data set the current version; whatever ends this, a later call goes on."""
     names = [name for name in publish.names_in(run.root)[0] if name not in uploads.done]
     if names:
@@ -112,13 +112,13 @@ def _publish(job: Job, place: BucketSet, run: Run, uploads: Uploads) -> None:
     shutil.rmtree(run.directory, ignore_errors=True)
 
 
-def _drop(place: BucketSet, run: Run) -> None:
+def _drop(place: BucketSet, run: BucketRun) -> None:
     """A run that will never be published goes, here and in the bucket."""
     publish.remove_run(place, run)
     shutil.rmtree(run.directory, ignore_errors=True)
 
 
-def _prepare(job: Job, place: BucketSet, mode: Mode, overwrite: bool) -> tuple[Run, Holds]:
+def _prepare(job: Job, place: BucketSet, mode: Mode, overwrite: bool) -> tuple[BucketRun, Holds]:
     """Make the directory to build in, or find it."""
     if job.settings.files.group_mb:
         raise UsageError(
@@ -150,13 +150,13 @@ def _prepare(job: Job, place: BucketSet, mode: Mode, overwrite: bool) -> tuple[R
         _drop(place, run)
         run = None
     with writable(directory_of(place.url)):
-        return _begin(place, current, listing, run or Run(directory_of(place.url), base, appends))
+        return _begin(place, current, listing, run or BucketRun(directory_of(place.url), base, appends))
 
 
-def _prepare_shared(place: BucketSet, shared: Shared) -> tuple[Run, Holds]:
+def _prepare_shared(place: BucketSet, shared: Shared) -> tuple[BucketRun, Holds]:
     """The same for a conversion by several machines: what they share says whether it goes on."""
     directory = directory_of(place.url)
-    run, current = Run.load(directory), place.current()
+    run, current = BucketRun.load(directory), place.current()
     publish.check_base(place, shared.base, current)
     if run is not None and run.shared is None and _new_episodes(run):
         raise OutputExists(
@@ -169,13 +169,13 @@ def _prepare_shared(place: BucketSet, shared: Shared) -> tuple[Run, Holds]:
         _drop(place, run)
         run = None
     with writable(directory):
-        run = run or Run(directory, shared.base, shared.appends, shared=shared)
+        run = run or BucketRun(directory, shared.base, shared.appends, shared=shared)
         return _begin(place, current, place.list_files(), run)
 
 
-def _finish_published(place: BucketSet) -> Run | None:
+def _finish_published(place: BucketSet) -> BucketRun | None:
     """The run that lies on this machine; where it was published before it ended, it is brought to its end."""
-    run = Run.load(directory_of(place.url))
+    run = BucketRun.load(directory_of(place.url))
     if run is None:
         shutil.rmtree(directory_of(place.url), ignore_errors=True)  # killed before it was written
         return None
@@ -186,7 +186,7 @@ def _finish_published(place: BucketSet) -> Run | None:
     return run
 
 
-def _check_goes_on(place: BucketSet, run: Run, mode: Mode, current: Version | None) -> None:
+def _check_goes_on(place: BucketSet, run: BucketRun, mode: Mode, current: Version | None) -> None:
     """An unfinished run is there: this call must be the one that continues it, and its base must not have changed."""
     episodes = _new_episodes(run)
     some = f"{episodes:,} episode{'s' if episodes != 1 else ''}"
@@ -205,7 +205,9 @@ def _check_goes_on(place: BucketSet, run: Run, mode: Mode, current: Version | No
         raise
 
 
-def _begin(place: BucketSet, current: Version | None, listing: Mapping[str, ObjectInfo], run: Run) -> tuple[Run, Holds]:
+def _begin(
+    place: BucketSet, current: Version | None, listing: Mapping[str, ObjectInfo], run: BucketRun
+) -> tuple[BucketRun, Holds]:
     """Begin a run, or one that had committed nothing: it keeps the chunk that it took."""
     for name in (run.root, run.directory / _BASE_NAME):
         shutil.rmtree(name, ignore_errors=True)
@@ -266,12 +268,14 @@ def _check_files(place: BucketSet, current: Version, listing: Mapping[str, Objec
             )
 
 
-def _copy_base(place: BucketSet, current: Version, run: Run) -> None:
+def _copy_base(place: BucketSet, current: Version, run: BucketRun) -> None:
     """The metadata of a finished data set, as `DataSetWriter.resume` continues it; its files stay in the bucket."""
     begin, base = current.metadata_dir, run.directory / _BASE_NAME
     _fetch(place, begin + JOURNAL_PATH, base / JOURNAL_PATH)
     journal = Journal.read(base)
-    sink = sink_factory(journal.header.output)(base, journal.header.description, layout.FreshNames(base, fsync=False))
+    sink = sink_factory(journal.header.output)(
+        base, journal.header.description, layout.UnsyncedNames(base, fsync=False)
+    )
     last = journal.last_episode()
     state = None if last is None or last.state is None else f"{OWN_DIR}/{last.state.name}"
     names = [name.removeprefix(begin) for folder in ("meta", OWN_DIR) for name in place.list_files(begin + folder)]
@@ -328,7 +332,7 @@ def metadata_of(place: BucketSet, version: Version | None, *names: str) -> Itera
         yield Path(directory)
 
 
-def _publish_rest(job: Job, place: BucketSet, run: Run, mode: Mode, compare: Callable[[Journal], bool]) -> Report:
+def _publish_rest(job: Job, place: BucketSet, run: BucketRun, mode: Mode, compare: Callable[[Journal], bool]) -> Report:
     """A run that had converted everything: what is left goes to the bucket."""
     _check_goes_on(place, run, mode, place.current())
     if not compare(Journal.read(run.root)):

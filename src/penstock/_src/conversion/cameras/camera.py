@@ -91,7 +91,7 @@ _DECODE_NS = {"h264": 11.0, "hevc": 20.0, "h265": 20.0, "av1": 12.0, "raw": 1.0}
 _OTHER_DECODE_NS = 5.0  # JPEG, PNG
 
 
-class Treatment(NamedTuple):
+class CameraConversion(NamedTuple):
     """What becomes of the images of one camera: copied, or encoded in some of the episodes or all."""
 
     key: str
@@ -123,10 +123,10 @@ def quality(stored_as: str, encoding: Encoding) -> str:
     return f"crf {encoder_settings(stored_as, crf=encoding.crf).crf}"
 
 
-def video_lines(treatments: Iterable[Treatment], encoding: Encoding, threads: int) -> list[tuple[str, str]]:
-    """The lines of a plan about cameras; those that are treated alike share a line."""
-    alike: dict[str, list[Treatment]] = {}
-    for each in treatments:
+def video_lines(conversions: Iterable[CameraConversion], encoding: Encoding, threads: int) -> list[tuple[str, str]]:
+    """The lines of a plan about cameras; those with the same conversion share a line."""
+    alike: dict[str, list[CameraConversion]] = {}
+    for each in conversions:
         alike.setdefault(each.text(encoding), []).append(each)
     return [
         ("video", f"{text}{_time(some, threads)}: {', '.join(each.key.removeprefix(IMAGE_PREFIX) for each in some)}")
@@ -134,7 +134,7 @@ def video_lines(treatments: Iterable[Treatment], encoding: Encoding, threads: in
     ]
 
 
-def _time(parts: Sequence[Treatment], threads: int) -> str:
+def _time(parts: Sequence[CameraConversion], threads: int) -> str:
     """Cameras of an episode are encoded beside each other, one thread each."""
     if not parts[0].frames:
         return ""
@@ -207,13 +207,13 @@ class Camera:
             return "depth=8bit"
         return f"they are {self.kind.upper() if self.kind == 'png' else self.kind} {self.encoding}".rstrip()
 
-    def treatment(self, rows: int) -> Treatment:
+    def conversion(self, rows: int) -> CameraConversion:
         """What becomes of its images when so many rows are made."""
         source = self.kind if self.kind == "raw" else self.kind.upper()
         if self.is_metric and self.depth is not None:
             source = "float32 TIFF" if self.depth.values == "32FC1" else "16-bit PNG"
         frames = 0 if self.why_not_copied is None else rows
-        return Treatment(self.key, source, self.stored_as, self.size_px, frames)
+        return CameraConversion(self.key, source, self.stored_as, self.size_px, frames)
 
     def refuse_encoding(self, path: Path) -> None:
         """Refuse a camera, no stream, that cannot be copied where only copies are wanted."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock._src.conversion.cameras.camera import Treatment, quality, refusal
+from penstock._src.conversion.cameras.camera import CameraConversion, quality, refusal
 from penstock._src.conversion.settings import Settings, video_for
 from penstock._src.lerobot.features import Feature
 from penstock._src.lerobot.read.reader import DataSet
@@ -39,10 +39,10 @@ class DeclaredCamera:
     def resized(self) -> bool:
         return self.feature.shape[:2] != self.source.shape[:2]
 
-    def treatment(self, data: DataSet, episodes: int) -> Treatment:
+    def conversion(self, data: DataSet, episodes: int) -> CameraConversion:
         frames = sum(int(data.episodes.length[number]) for number in self.encoded)
         some = "" if len(self.encoded) == episodes else f" ({len(self.encoded):,} of {episodes:,} episodes)"
-        return Treatment(self.key, self.codec or "images", self.stored_as, self.size_px, frames, some)
+        return CameraConversion(self.key, self.codec or "images", self.stored_as, self.size_px, frames, some)
 
 
 def plan_camera(source: Feature, survey: DataSetSurvey, settings: Settings) -> tuple[DeclaredCamera, list[str]]:

@@ -20,7 +20,7 @@ from penstock._src.conversion.cameras.workers import (
     DepthWorker,
     ImageCheck,
     JpegWorker,
-    Shot,
+    RepeatedFrame,
     VideoWorker,
     to_pixels,
 )
@@ -139,12 +139,12 @@ class ImagePass:
         self._episode, self._pool, self._threads = episode, pool, threads
         self._bad, self._note_bad = bad, note_bad
 
-    def put(self, shots: Sequence[list[Shot]], after: Callable[[], None]) -> None:
+    def put(self, frames: Sequence[list[RepeatedFrame]], after: Callable[[], None]) -> None:
         """Store each camera's images in the writing thread; `after` gives back the buffer that they lie in."""
         if self._bad and self.all_copied:
             after()
         else:  # after a bad image the others are still decoded, so that one pass finds all that cannot be
-            self._pool.writing.put(lambda: self._store(shots), after)
+            self._pool.writing.put(lambda: self._store(frames), after)
 
     def repeat(self, owner: int, rows: int) -> None:
         """Show the camera's last image in more rows."""
@@ -169,40 +169,40 @@ class ImagePass:
         self._pool.writing.drain()
         self._pool.statistics.drain()
 
-    def _store(self, shots: Sequence[list[Shot]]) -> None:
+    def _store(self, frames: Sequence[list[RepeatedFrame]]) -> None:
         """In the writing thread: prepare in parallel what needs it, then store each camera's images in order."""
-        busy = [(worker, own_shots) for worker, own_shots in zip(self.workers, shots, strict=True) if own_shots]
+        busy = [(worker, own_frames) for worker, own_frames in zip(self.workers, frames, strict=True) if own_frames]
         if all(type(worker) is CopyWorker for worker, _ in busy):
             if self._bad:
                 return
             with span(STORE):
-                for worker, own_shots in busy:
-                    worker.store(own_shots, [])
+                for worker, own_frames in busy:
+                    worker.store(own_frames, [])
             return
         # A block may hold a thousand small JPEGs, and only so many decoded ones are in the budget.
         step = max(1, PREPARED_PER_THREAD * self._threads // len(busy))
-        for start in range(0, max(len(own_shots) for _, own_shots in busy), step):
-            self._store_some([(worker, own_shots[start : start + step]) for worker, own_shots in busy])
+        for start in range(0, max(len(own_frames) for _, own_frames in busy), step):
+            self._store_some([(worker, own_frames[start : start + step]) for worker, own_frames in busy])
 
-    def _store_some(self, busy: Sequence[tuple[CameraWorker, list[Shot]]]) -> None:
-        flat = [(worker, shot) for worker, own_shots in busy for shot in own_shots]
+    def _store_some(self, busy: Sequence[tuple[CameraWorker, list[RepeatedFrame]]]) -> None:
+        flat = [(worker, frame) for worker, own_frames in busy for frame in own_frames]
         with span(PREPARE):
             prepared = list(self._pool.pool.map(lambda pair: self._prepare(*pair), flat))
         if self._bad:
-            for worker, own_shots in busy:
-                worker.check_usable(own_shots)
+            for worker, own_frames in busy:
+                worker.check_usable(own_frames)
             return
         results = iter(prepared)
-        work = [(worker, own_shots, [next(results) for _ in own_shots]) for worker, own_shots in busy]
+        work = [(worker, own_frames, [next(results) for _ in own_frames]) for worker, own_frames in busy]
         with span(STORE):
             for _ in self._pool.pool.map(lambda entry: entry[0].store(entry[1], entry[2]), work):
                 pass
 
-    def _prepare(self, worker: CameraWorker, shot: Shot) -> Any:
+    def _prepare(self, worker: CameraWorker, frame: RepeatedFrame) -> Any:
         try:
-            return worker.prepare(shot)
+            return worker.prepare(frame)
         except UNUSABLE as error:
-            self._note_bad(self.workers.index(worker), shot.number, error)
+            self._note_bad(self.workers.index(worker), frame.number, error)
             return None
 
     def _finish_workers(self) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._src.conversion.cameras.video_stream import StreamFeed
-from penstock._src.conversion.cameras.workers import BytesWorker, CameraWorker, Prepared, Shot
+from penstock._src.conversion.cameras.workers import BytesWorker, CameraWorker, Prepared, RepeatedFrame
 from penstock._src.conversion.inputs.columns import CameraColumn
 from penstock._src.conversion.sink import VideoSink
-from penstock._src.media.h26x.stream_decode import DecodedPicture, StreamDamage, StreamDecoder
+from penstock._src.media.h26x.stream_decode import DecodedFrame, StreamDamage, StreamDecoder
 from penstock._src.media.h26x.stream_index import depends_on, to_sample
 from penstock._src.media.h26x.stream_order import KEY
 from penstock._src.media.image import codec
@@ -52,46 +52,46 @@ class StreamWorker(CameraWorker):
     def repeat(self, rows: int) -> None:
         raise VideoError(f"{self.column.name}: a stream has no frame to repeat")
 
-    def check_usable(self, shots: Sequence[Shot]) -> None:
-        for _ in self._decode(shots):
+    def check_usable(self, frames: Sequence[RepeatedFrame]) -> None:
+        for _ in self._decode(frames):
             pass
 
     def close(self) -> None:
         self._decoder.close()
 
-    def _decode(self, shots: Sequence[Shot]) -> Iterator[DecodedPicture]:
+    def _decode(self, frames: Sequence[RepeatedFrame]) -> Iterator[DecodedFrame]:
         """The images that are ready, in the order in which they are shown."""
         numbers = self._feed.numbers
-        for shot in shots:
-            while self._place < len(numbers) and numbers[self._place] < shot.number:
+        for frame in frames:
+            while self._place < len(numbers) and numbers[self._place] < frame.number:
                 self._lose_dependents(int(numbers[self._place]))  # the reader has reported the message itself
                 self._place += 1
             self._place += 1
-            if shot.number >= self._dead_until:
-                yield from self._feed_one(shot)
+            if frame.number >= self._dead_until:
+                yield from self._feed_one(frame)
         if self._place == len(numbers) and self._fed is not None:
             yield from self._drain()
 
-    def _feed_one(self, shot: Shot) -> Iterator[DecodedPicture]:
-        index, data = self._feed.index, bytes(shot.frame.data)
-        if self._fed is not None and self._fed + 1 != shot.number:
+    def _feed_one(self, frame: RepeatedFrame) -> Iterator[DecodedFrame]:
+        index, data = self._feed.index, bytes(frame.image.data)
+        if self._fed is not None and self._fed + 1 != frame.number:
             yield from self._drain()
         if self._fed is None:
-            data = index.sets[int(index.versions[shot.number])].stream_bytes + data
-        self._fed = shot.number
+            data = index.sets[int(index.versions[frame.number])].stream_bytes + data
+        self._fed = frame.number
         try:
-            yield from self._sampled(self._decoder.feed(shot.number, data))
+            yield from self._sampled(self._decoder.feed(frame.number, data))
         except StreamDamage as damage:
             self._lose(damage.number, damage.message)
 
-    def _drain(self) -> Iterator[DecodedPicture]:
+    def _drain(self) -> Iterator[DecodedFrame]:
         try:
             yield from self._sampled(self._decoder.flush())
         except StreamDamage as damage:
             self._lose(damage.number, damage.message)
         self._fed = None
 
-    def _sampled(self, images: Iterator[DecodedPicture]) -> Iterator[DecodedPicture]:
+    def _sampled(self, images: Iterator[DecodedFrame]) -> Iterator[DecodedFrame]:
         for frame in images:
             if frame.number in self._samples:
                 self._add_sample(codec.resize(frame.rgb(), self.column.size_px))
@@ -121,17 +121,17 @@ class RemuxWorker(StreamWorker):
         super().__init__(stream)
         self._sink = sink
 
-    def prepare(self, shot: Shot) -> Prepared:
-        return to_sample(self._feed.index.codec, bytes(shot.frame.data))
+    def prepare(self, frame: RepeatedFrame) -> Prepared:
+        return to_sample(self._feed.index.codec, bytes(frame.image.data))
 
-    def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
+    def store(self, frames: Sequence[RepeatedFrame], prepared: Sequence[Prepared]) -> None:
         index = self._feed.index
-        if shots and self._sink.frames == 0:
-            sets = index.sets[int(index.versions[shots[0].number])]
+        if frames and self._sink.frames == 0:
+            sets = index.sets[int(index.versions[frames[0].number])]
             info = {"video.codec": self.column.stored_as, "video.pix_fmt": sets.picture.pix_fmt}
             self._sink.set_codec(sets.stsd(), info)
-        self._sink.append(list(prepared), [bool(index.flags[shot.number] & KEY) for shot in shots])
-        self.check_usable(shots)
+        self._sink.append(list(prepared), [bool(index.flags[frame.number] & KEY) for frame in frames])
+        self.check_usable(frames)
 
 
 class DecodingWorker(StreamWorker):
@@ -153,8 +153,8 @@ class DecodingWorker(StreamWorker):
     def table(self) -> BytesWorker | None:
         return self._inner.table
 
-    def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
-        for frame in self._decode(shots):
+    def store(self, frames: Sequence[RepeatedFrame], prepared: Sequence[Prepared]) -> None:
+        for frame in self._decode(frames):
             # A frame that does not come would hold up all behind it, as many as come in one go.
             if self._has_lost:
                 continue
@@ -178,9 +178,9 @@ class DecodingWorker(StreamWorker):
         while self._shown < len(runs) and (rgb := self._pending.get(int(runs[self._shown]))) is not None:
             number = int(runs[self._shown])
             height, width = rgb.shape[:2]
-            frame = RawImage(height, width, "rgb8", False, 3 * width, np.ascontiguousarray(rgb).data.cast("B"))
-            shot = Shot(number, frame, int(lengths[self._shown]) - 1)
-            self._inner.store([shot], [self._inner.prepare(shot)])
+            image = RawImage(height, width, "rgb8", False, 3 * width, np.ascontiguousarray(rgb).data.cast("B"))
+            frame = RepeatedFrame(number, image, int(lengths[self._shown]) - 1)
+            self._inner.store([frame], [self._inner.prepare(frame)])
             if self._last_use.get(number, self._shown) <= self._shown:
                 del self._pending[number]
             self._shown += 1

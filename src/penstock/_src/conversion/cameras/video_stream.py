@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._src.conversion.cameras.camera import Treatment, refusal
+from penstock._src.conversion.cameras.camera import CameraConversion, refusal
 from penstock._src.conversion.cameras.workers import ImageChanged
 from penstock._src.conversion.inputs.columns import CameraColumn, RecordingColumns
 from penstock._src.conversion.inputs.pairing import CameraRuns, PairedRows
@@ -144,14 +144,14 @@ def unusable_picks(column: CameraColumn, paired: PairedRows, rows: range) -> lis
     return unusable
 
 
-def treatment_of(column: CameraColumn, paired: PairedRows, episodes: Sequence[range]) -> Treatment:
+def conversion_of(column: CameraColumn, paired: PairedRows, episodes: Sequence[range]) -> CameraConversion:
     """What becomes of a camera's images, for the plan."""
     if column.stream is None:
-        return column.treatment(sum(map(len, episodes)))
+        return column.conversion(sum(map(len, episodes)))
     spans = [rows for rows in episodes if len(rows)]
     encoded = [rows for rows in spans if why_encoded(column, paired, rows) is not None]
     some = "" if len(encoded) == len(spans) else f" ({len(encoded):,} of {len(spans):,} episodes)"
-    return Treatment(column.key, column.kind, column.stored_as, column.size_px, sum(map(len, encoded)), some)
+    return CameraConversion(column.key, column.kind, column.stored_as, column.size_px, sum(map(len, encoded)), some)
 
 
 def refuse_encoding(column: CameraColumn, path: Path, paired: PairedRows, episodes: Sequence[range]) -> None:

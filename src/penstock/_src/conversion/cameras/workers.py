@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 Prepared = Any  # whatever a worker's `prepare` gives to its own `store`
 
 
-class Shot(NamedTuple):
-    """One frame and for how many further rows it stands."""
+class RepeatedFrame(NamedTuple):
+    """An image of a camera, and how many further rows show it."""
 
     number: int
-    frame: CameraImage
+    image: CameraImage
     repeats: int
 
 
@@ -126,11 +126,11 @@ class CameraWorker(ABC):
     def __init__(self, column: Camera) -> None:
         self.column = column
 
-    def prepare(self, shot: Shot) -> Prepared:
-        return shot.frame
+    def prepare(self, frame: RepeatedFrame) -> Prepared:
+        return frame.image
 
     @abstractmethod
-    def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None: ...
+    def store(self, frames: Sequence[RepeatedFrame], prepared: Sequence[Prepared]) -> None: ...
 
     @abstractmethod
     def repeat(self, rows: int) -> None:
@@ -141,7 +141,7 @@ class CameraWorker(ABC):
         """Who holds the images, where they lie in the table."""
         return None
 
-    def check_usable(self, shots: Sequence[Shot]) -> None:  # noqa: B027 - most looked when they prepared
+    def check_usable(self, frames: Sequence[RepeatedFrame]) -> None:  # noqa: B027 - most looked when they prepared
         """Find what cannot be used, when nothing is stored any more."""
 
     def finish(self) -> None:  # noqa: B027 - most have nothing to do
@@ -158,13 +158,13 @@ class CopyWorker(CameraWorker):
         super().__init__(column)
         self._sink = sink
 
-    def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
+    def store(self, frames: Sequence[RepeatedFrame], prepared: Sequence[Prepared]) -> None:
         pieces = []
-        for shot in shots:
-            pieces.append(shot.frame.data)
-            if shot.repeats:
+        for frame in frames:
+            pieces.append(frame.image.data)
+            if frame.repeats:
                 self._sink.append(pieces)
-                self._sink.repeat(shot.repeats)
+                self._sink.repeat(frame.repeats)
                 pieces = []
         if pieces:
             self._sink.append(pieces)
@@ -180,16 +180,16 @@ class JpegWorker(CopyWorker):
         super().__init__(column, sink)
         self._quality = quality
 
-    def prepare(self, shot: Shot) -> Prepared:
-        if self.column.keeps_jpeg and not self.column.resized and bytes(shot.frame.data[:2]) == b"\xff\xd8":
-            return bytes(shot.frame.data)
-        return codec.encode_jpeg(to_rgb(self.column, shot.frame), self._quality)
+    def prepare(self, frame: RepeatedFrame) -> Prepared:
+        if self.column.keeps_jpeg and not self.column.resized and bytes(frame.image.data[:2]) == b"\xff\xd8":
+            return bytes(frame.image.data)
+        return codec.encode_jpeg(to_rgb(self.column, frame.image), self._quality)
 
-    def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
-        for shot, data in zip(shots, prepared, strict=True):
+    def store(self, frames: Sequence[RepeatedFrame], prepared: Sequence[Prepared]) -> None:
+        for frame, data in zip(frames, prepared, strict=True):
             self._sink.append([data])
-            if shot.repeats:
-                self._sink.repeat(shot.repeats)
+            if frame.repeats:
+                self._sink.repeat(frame.repeats)
 
 
 class VideoWorker(CameraWorker):
@@ -201,13 +201,13 @@ class VideoWorker(CameraWorker):
         self._encoder = encoder
         self._last: NDArray[np.uint8] | None = None
 
-    def prepare(self, shot: Shot) -> Prepared:
-        return to_rgb(self.column, shot.frame)
+    def prepare(self, frame: RepeatedFrame) -> Prepared:
+        return to_rgb(self.column, frame.image)
 
-    def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
-        for shot, rgb in zip(shots, prepared, strict=True):
+    def store(self, frames: Sequence[RepeatedFrame], prepared: Sequence[Prepared]) -> None:
+        for frame, rgb in zip(frames, prepared, strict=True):
             self._last = rgb
-            self.repeat(1 + shot.repeats)
+            self.repeat(1 + frame.repeats)
         if self._last is not None and not self._last.flags.owndata:
             # Raw pixels are a view of the block, which is used again while this frame may still be repeated.
             self._last = self._last.copy()
@@ -234,15 +234,15 @@ class BytesWorker(CameraWorker):
         self.rows: list[bytes] = []
         self._last = b""
 
-    def prepare(self, shot: Shot) -> Prepared:
+    def prepare(self, frame: RepeatedFrame) -> Prepared:
         if self.column.copied:
-            return bytes(shot.frame.data)
-        return codec.encode_jpeg(to_rgb(self.column, shot.frame), self._quality)
+            return bytes(frame.image.data)
+        return codec.encode_jpeg(to_rgb(self.column, frame.image), self._quality)
 
-    def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
-        for shot, data in zip(shots, prepared, strict=True):
+    def store(self, frames: Sequence[RepeatedFrame], prepared: Sequence[Prepared]) -> None:
+        for frame, data in zip(frames, prepared, strict=True):
             self._last = data
-            self.repeat(1 + shot.repeats)
+            self.repeat(1 + frame.repeats)
 
     def repeat(self, rows: int) -> None:
         self.rows.extend([self._last] * rows)
@@ -261,5 +261,5 @@ class BytesWorker(CameraWorker):
 class DepthWorker(BytesWorker):
     """Distances as they were recorded: 16-bit PNG or float TIFF, row by row, for a column of the table."""
 
-    def prepare(self, shot: Shot) -> Prepared:
-        return stored_bytes(self.column, shot.frame)
+    def prepare(self, frame: RepeatedFrame) -> Prepared:
+        return stored_bytes(self.column, frame.image)

@@ -50,7 +50,7 @@ class OutputDirectory:
     holds: Holds
     finished: bool = False  # set when the data set is whole and may take its place
     # Of an output that does not lie on this machine:
-    chunks: Callable[[], layout.Chunks | None] = lambda: None  # where its files are numbered
+    chunks: Callable[[], layout.FileChunks | None] = lambda: None  # where its files are numbered
     follow: Callable[[DataSetWriter], None] = lambda writer: None  # takes what a writer has finished
     upload_bytes: int = 0  # of memory that this takes
     count_new: Callable[[], int] | None = None  # the episodes that were committed since it was begun
@@ -177,7 +177,7 @@ def copy_for_append(source_root: Path | str, target_root: Path | str, *, fsync: 
     journal = Journal.read(source)
     if journal.header.is_worker_output:
         raise DataSetError(f"{source}: this is a worker output, not a data set")
-    names = layout.FreshNames(target, fsync=fsync)
+    names = layout.UnsyncedNames(target, fsync=fsync)
     sink = sink_factory(journal.header.output)(source, journal.header.description, names)
     copied: set[str] = set()
     last = journal.last_episode()

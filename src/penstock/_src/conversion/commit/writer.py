@@ -122,19 +122,19 @@ class DataSetWriter:
         fsync: bool = True,
         identity: Mapping[str, Any] | None = None,
         is_worker_output: bool = False,
-        chunks: layout.Chunks | None = None,
+        chunks: layout.FileChunks | None = None,
         **limits: int,
     ) -> None:
         folder = Path(root)
         description = Description(fps, tuple(features), robot_type, **limits)
         header = Header(description, dict(identity or {}), output, is_worker_output)
-        names = layout.FreshNames(folder, fsync=fsync)
+        names = layout.UnsyncedNames(folder, fsync=fsync)
         sink = _open_sink(folder, header, names, chunks)
         layout.make_empty(folder)
         self._begin(folder, Journal.create(folder, header, fsync=fsync), sink, names)
 
     @classmethod
-    def resume(cls, root: Path | str, fsync: bool = True, chunks: layout.Chunks | None = None) -> DataSetWriter:
+    def resume(cls, root: Path | str, fsync: bool = True, chunks: layout.FileChunks | None = None) -> DataSetWriter:
         """Go on with a data set: all committed episodes are there, and nothing of one that was not committed.
 
         A finished data set is opened again, too, so that episodes can be appended; until the next `close` it is not a
@@ -142,7 +142,7 @@ class DataSetWriter:
         """
         folder = Path(root)
         journal = Journal.read(folder)
-        names = layout.FreshNames(folder, fsync=fsync)
+        names = layout.UnsyncedNames(folder, fsync=fsync)
         sink = _open_sink(folder, journal.header, names, chunks)
         layout.check_directory(folder, OWN_DIR)
         committed = _Committed()
@@ -157,7 +157,7 @@ class DataSetWriter:
             writer._restore_state(committed, state)
         return writer
 
-    def _begin(self, root: Path, journal: Journal, sink: Sink, names: layout.FreshNames) -> None:
+    def _begin(self, root: Path, journal: Journal, sink: Sink, names: layout.UnsyncedNames) -> None:
         self.root = root
         self.journal = journal
         self.sink = sink
@@ -375,7 +375,7 @@ class DataSetWriter:
             raise DataSetError(f"{self.root}: episode {self.episodes} is still open", hint="commit or abort it first")
 
 
-def _open_sink(root: Path, header: Header, names: layout.FreshNames, chunks: layout.Chunks | None) -> Sink:
+def _open_sink(root: Path, header: Header, names: layout.UnsyncedNames, chunks: layout.FileChunks | None) -> Sink:
     if header.is_worker_output:  # whatever the output, workers write what a join can replay
         from penstock._src.lerobot.write.sink import LeRobotSink
 

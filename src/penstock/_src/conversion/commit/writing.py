@@ -16,7 +16,7 @@ from typing import Any
 from penstock._src.conversion.commit.groups import Group
 from penstock._src.conversion.commit.journal import Journal
 from penstock._src.conversion.commit.writer import DataSetWriter
-from penstock._src.conversion.inputs.input import EpisodePlan, Input, InputRef, RetryEpisode, Run, State
+from penstock._src.conversion.inputs.input import EpisodeCallbacks, EpisodePlan, Input, InputRef, RetryEpisode, State
 from penstock._src.conversion.stop import StopSignals
 from penstock._src.profile.record.spans import span
 from penstock._src.system.budget import Budget
@@ -175,14 +175,14 @@ class SerialWriter:
         return self.inputs.add_note(note)
 
     def _episode(self, source: Input, number: int, plan: EpisodePlan, last: bool) -> tuple[State, EpisodePlan | None]:
-        run = Run(on_moved=partial(self._moved, number), on_rows=self._flushed)
+        callbacks = EpisodeCallbacks(on_moved=partial(self._moved, number), on_rows=self._flushed)
         with contextlib.ExitStack() as held:
             for name, size_bytes in source.memory.parts().items():
                 held.enter_context(self.budget.reserve(name, size_bytes))
             episode = self.writer.episode(rows=plan.rows, task=plan.task)
             with on_error(episode.abort):
                 with span("30_episode_write"):
-                    state = source.write(plan, episode, run)
+                    state = source.write(plan, episode, callbacks)
                 following = source.next_episode(state)
                 note = {"input": number, "state": state}
                 if following is None:

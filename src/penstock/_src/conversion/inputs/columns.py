@@ -28,7 +28,7 @@ from penstock._src.conversion.mapping.camera_topics import is_image
 from penstock._src.conversion.mapping.numeric_topics import default_field
 from penstock._src.conversion.settings import FeatureSettings, Settings, TopicSource, video_for
 from penstock._src.lerobot.stats import WIDEST_VALUES
-from penstock._src.plan.conversion_memory import CameraLoad, VectorLoad
+from penstock._src.plan.conversion_memory import CameraDemand, VectorDemand
 from penstock._src.recordings.recording import Recording, Topic
 from penstock._src.recordings.values.default_fields import DOUBLE_PRECISION, NO_VECTOR
 from penstock._src.recordings.values.images import VIDEO_TYPES, ImageReader, RawImage, VideoReader, scan_stream
@@ -55,19 +55,19 @@ class CameraColumn(Camera):
     topic: Topic
     reader: Callable[[memoryview], Any]
 
-    def load(self, recording: Recording) -> CameraLoad:
+    def demand(self, recording: Recording) -> CameraDemand:
         height, width = max(self.recorded_px, self.size_px, key=lambda size_px: size_px[0] * size_px[1])
         typical = recording.size_bytes // max(sum(topic.count for topic in recording.topics), 1)
         if self.depth is not None:
             stored, decoding = depth_bytes(self.depth)
-            return CameraLoad(width, height, self.stored_as, width * height * stored, decoding)
-        return CameraLoad(width, height, self.stored_as, max(typical, width * height // 3))
+            return CameraDemand(width, height, self.stored_as, width * height * stored, decoding)
+        return CameraDemand(width, height, self.stored_as, max(typical, width * height // 3))
 
     @property
-    def decoder_load(self) -> CameraLoad:
+    def decoder_demand(self) -> CameraDemand:
         """That of the decoder of a stream: what is stored is what it reads."""
         height, width = self.recorded_px
-        return CameraLoad(width, height, self.kind, width * height // 3)
+        return CameraDemand(width, height, self.kind, width * height // 3)
 
 
 class VectorPart(NamedTuple):
@@ -96,8 +96,8 @@ class VectorColumn(NamedTuple):
         return len(NAMES) if self.inverse is not None else sum(part.size for part in self.parts)
 
     @property
-    def load(self) -> VectorLoad:
-        return VectorLoad(self.key, sum(part.size for part in self.parts), self.dtype)
+    def demand(self) -> VectorDemand:
+        return VectorDemand(self.key, sum(part.size for part in self.parts), self.dtype)
 
     def join(self, values: list[NDArray[np.float64]]) -> NDArray[np.float64]:
         """One array (rows, size) from those of the parts."""

@@ -18,7 +18,15 @@ from penstock._src.conversion.cameras.camera import video_lines
 from penstock._src.conversion.cameras.declared import DeclaredCamera, plan_camera, refuse_encoding
 from penstock._src.conversion.cameras.image_pass import sampled_rows
 from penstock._src.conversion.commit.episode import EpisodeWriter
-from penstock._src.conversion.inputs.input import DatasetSpec, EpisodePlan, Input, InputOutcome, OpenOptions, Run, State
+from penstock._src.conversion.inputs.input import (
+    DatasetSpec,
+    EpisodeCallbacks,
+    EpisodePlan,
+    Input,
+    InputOutcome,
+    OpenOptions,
+    State,
+)
 from penstock._src.conversion.inputs.store_columns import StoreCamera
 from penstock._src.conversion.inputs.store_episode import EpisodeWork, stream_episode
 from penstock._src.conversion.settings import Settings, without_effect, without_left_out
@@ -31,11 +39,11 @@ from penstock._src.media.image import codec, depth
 from penstock._src.media.video.hardware import device_notes
 from penstock._src.plan.conversion_memory import (
     FETCH_MIN_BYTES,
-    CameraLoad,
-    Load,
+    CameraDemand,
+    MemoryDemand,
     MemoryPlan,
     Reads,
-    VectorLoad,
+    VectorDemand,
     plan_memory,
 )
 from penstock._src.stores.lerobot.episode_table import EpisodeTable
@@ -116,11 +124,11 @@ class DataSetInput(Input):
         rows = int(np.diff(self._store.episode_starts[position : position + 2])[0])
         return EpisodePlan(rows, None, (position, state))
 
-    def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
+    def write(self, plan: EpisodePlan, episode: EpisodeWriter, callbacks: EpisodeCallbacks) -> State:
         position, state = plan.detail
         number = self._survey.usable[position]
         rows = self._store.begin(position, self.memory.rows_per_flush)
-        stream_episode(self._work(position, number, plan.rows, rows), episode, run)
+        stream_episode(self._work(position, number, plan.rows, rows), episode, callbacks)
         retimed, apart_s = ((state or {}).get(name, 0) for name in ("retimed", "apart_s"))
         return {"next": number + 1, "retimed": retimed + rows.retimed, "apart_s": max(apart_s, rows.apart_s)}
 
@@ -179,8 +187,8 @@ class DataSetInput(Input):
         ]
         if not usable:
             return lines
-        treatments = [camera.treatment(self._data, usable) for camera in self._cameras]
-        lines += video_lines(treatments, self.settings.encoding, self.memory.threads)
+        conversions = [camera.conversion(self._data, usable) for camera in self._cameras]
+        lines += video_lines(conversions, self.settings.encoding, self.memory.threads)
         numbers = [f"{each.key} {'×'.join(map(str, each.shape))}" for each in self.features if not each.is_camera]
         return [*lines, ("numbers", " · ".join(numbers))] if numbers else lines
 
@@ -209,22 +217,22 @@ class DataSetInput(Input):
         indexes = sum(each.index_bytes for each in survey.cameras.values())
         largest = max((each.largest_sample_bytes for each in survey.cameras.values()), default=0)
         in_table = sum(2 * survey.image_bytes.get(each.key, 0) for each in self._cameras if each.stored_as != "images")
-        numbers = [VectorLoad(key, 1, "int64") for key in ROW_KEYS]
+        numbers = [VectorDemand(key, 1, "int64") for key in ROW_KEYS]
         for each in self.features:
             if each.is_text:
-                numbers.append(VectorLoad(each.key, 32, "int64"))
+                numbers.append(VectorDemand(each.key, 32, "int64"))
             elif not each.is_camera:
-                numbers.append(VectorLoad(each.key, math.prod(each.shape), each.dtype))
-        load = partial(
-            Load,
-            cameras=tuple(_load(camera, survey) for camera in self._cameras),
+                numbers.append(VectorDemand(each.key, math.prod(each.shape), each.dtype))
+        demand = partial(
+            MemoryDemand,
+            cameras=tuple(_camera_demand(camera, survey) for camera in self._cameras),
             vectors=tuple(numbers),
             rows=int(max((lengths[number] for number in survey.usable), default=0)),
             index_bytes=indexes + len(lengths) * 256 + self._store.reading_bytes,
             chunk_size=settings.rosbag.chunk_size,
             threads=options.threads,
             decoded=tuple(
-                _load(camera, survey)._replace(stored_as=camera.codec)
+                _camera_demand(camera, survey)._replace(stored_as=camera.codec)
                 for camera in self._cameras
                 if camera.codec and (camera.encoded or camera.codec != "mjpeg")
             ),
@@ -241,9 +249,9 @@ class DataSetInput(Input):
         # Frames that are decoded lie in two buffers, of one row of all cameras at least.
         decoded = [each.source.shape for each in self._cameras if each.encoded and each.codec]
         passing += max(0, 2 * sum(height * width * 3 for height, width, _ in decoded) - FETCH_MIN_BYTES)
-        first = plan_memory(load(reads=Reads(largest, passing_bytes=passing)), options.budget_bytes)
+        first = plan_memory(demand(reads=Reads(largest, passing_bytes=passing)), options.budget_bytes)
         passing += _COPIES_OF_IMAGES * first.rows_per_flush * sum(survey.image_bytes.values())
-        return plan_memory(load(reads=Reads(largest, passing_bytes=passing)), options.budget_bytes)
+        return plan_memory(demand(reads=Reads(largest, passing_bytes=passing)), options.budget_bytes)
 
 
 def _survey(data: DataSet, settings: Settings, options: OpenOptions) -> DataSetSurvey:
@@ -270,12 +278,12 @@ def _codec(camera: DeclaredCamera, first_spec: DatasetSpec | None) -> str:
     return codec if codec in _JPEG and camera.stored_as in _JPEG else camera.stored_as
 
 
-def _load(camera: DeclaredCamera, survey: DataSetSurvey) -> CameraLoad:
+def _camera_demand(camera: DeclaredCamera, survey: DataSetSurvey) -> CameraDemand:
     height, width = max(camera.source.shape[:2], camera.size_px, key=lambda size_px: size_px[0] * size_px[1])
     stored_as = camera.stored_as if camera.encoded or camera.stored_as == "images" else "copy"
     videos = survey.cameras.get(camera.key)
     one = max(survey.image_bytes.get(camera.key, 0), videos.largest_sample_bytes if videos is not None else 0)
-    return CameraLoad(width, height, stored_as, max(one, width * height // 3 if camera.encoded else 0))
+    return CameraDemand(width, height, stored_as, max(one, width * height // 3 if camera.encoded else 0))
 
 
 class DeclaredRows:

@@ -22,7 +22,7 @@ from penstock._src.conversion.cameras.image_pass import (
     sampled_rows,
 )
 from penstock._src.conversion.cameras.video_stream import FeedCursor, StreamFeed, plan_feed, unusable_picks
-from penstock._src.conversion.cameras.workers import CameraWorker, ImageChanged, ImageCheck, Shot
+from penstock._src.conversion.cameras.workers import CameraWorker, ImageChanged, ImageCheck, RepeatedFrame
 from penstock._src.conversion.commit.episode import EpisodeWriter
 from penstock._src.conversion.inputs.columns import (
     CameraColumn,
@@ -33,7 +33,7 @@ from penstock._src.conversion.inputs.columns import (
     check_whole_numbers,
     thresholded,
 )
-from penstock._src.conversion.inputs.input import Run
+from penstock._src.conversion.inputs.input import EpisodeCallbacks
 from penstock._src.conversion.inputs.pairing import (
     CameraRuns,
     Requests,
@@ -56,7 +56,9 @@ DAMAGED = "its chunk is damaged"  # counted by the recording itself
 Check = Callable[[memoryview, int], object]  # reads one message; raises when it cannot be used
 
 
-def stream_episode(plan: RecordingPlan, span: EpisodeCut, episode: EpisodeWriter, run: Run) -> Counter[tuple[str, str]]:
+def stream_episode(
+    plan: RecordingPlan, span: EpisodeCut, episode: EpisodeWriter, callbacks: EpisodeCallbacks
+) -> Counter[tuple[str, str]]:
     """Write the rows of a span as one episode (not yet committed); raises UnusableFound when messages cannot be used.
 
     Returns how many numbers became Inf, by feature and dimension.
@@ -75,7 +77,7 @@ def stream_episode(plan: RecordingPlan, span: EpisodeCut, episode: EpisodeWriter
         for worker in workers:
             held.callback(worker.close)
         pool = held.enter_context(PassThreads(threads))
-        stream = _RecordingPass(plan, span, episode, run, workers, feeds, pool, bad)
+        stream = _RecordingPass(plan, span, episode, callbacks, workers, feeds, pool, bad)
         stream.run()
     if bad:
         raise UnusableImageFound(bad)
@@ -90,7 +92,7 @@ class _RecordingPass:
         plan: RecordingPlan,
         span: EpisodeCut,
         episode: EpisodeWriter,
-        run: Run,
+        callbacks: EpisodeCallbacks,
         workers: Sequence[CameraWorker],
         feeds: Sequence[StreamFeed | None],
         pool: PassThreads,
@@ -98,7 +100,7 @@ class _RecordingPass:
     ) -> None:
         columns = plan.columns
         self._plan, self._columns, self._paired, self._rows = plan, columns, plan.paired, span.rows
-        self._episode, self._run, self._pool, self._bad = episode, run, pool, bad
+        self._episode, self._callbacks, self._pool, self._bad = episode, callbacks, pool, bad
         self._texts = span.texts(plan.settings.episodes, plan.paired.fps)
         self.overflows: Counter[tuple[str, str]] = Counter()
         self._parts = [(vector, part) for vector in columns.vectors for part in vector.parts]
@@ -122,7 +124,7 @@ class _RecordingPass:
         self._pool.load_arrow()
         for flush in _pieces(self._rows, self._plan.memory.rows_per_flush):
             self._flush(flush)  # in a function of its own, so that its rows are gone before the next are made
-            self._run.on_rows(flush.stop - self._rows.start)
+            self._callbacks.on_rows(flush.stop - self._rows.start)
         self._images.finish()
 
     def _flush(self, flush: range) -> None:
@@ -156,7 +158,7 @@ class _RecordingPass:
             for block in self._plan.recording.fetch(requests.topic_ids, requests.numbers, memory_bytes=fetch_bytes):
                 self._take(block, requests, runs, values)
                 moved_bytes = block.file_bytes
-                self._run.on_moved(self._moved_bytes + moved_bytes)
+                self._callbacks.on_moved(self._moved_bytes + moved_bytes)
             self._moved_bytes += moved_bytes
         if not self._bad:
             self._fill(needs, values, columns)
@@ -174,7 +176,7 @@ class _RecordingPass:
     ) -> None:
         """Sort a block's payloads: images to the writing thread, numbers into their arrays."""
         cameras = len(self._columns.cameras)
-        shots: list[list[Shot]] = [[] for _ in range(cameras)]
+        frames: list[list[RepeatedFrame]] = [[] for _ in range(cameras)]
         readers, checks, samples = self._readers, self._images.checks, self._samples
         part = slice(block.first, block.first + len(block.payloads))
         wanted = zip(requests.owners[part], requests.slots[part], requests.numbers[part].tolist(), strict=True)
@@ -185,7 +187,7 @@ class _RecordingPass:
                 if owner < cameras:
                     image = readers[owner](payload)
                     checks[owner](image, number)
-                    shots[owner].append(Shot(number, image, runs[owner].lengths[slot] - 1))
+                    frames[owner].append(RepeatedFrame(number, image, runs[owner].lengths[slot] - 1))
                     if number in samples[owner]:
                         self._images.sample(owner, number, image)
                 else:
@@ -195,7 +197,7 @@ class _RecordingPass:
                 raise
             except UNUSABLE as error:
                 self._note_bad(owner, number, error)
-        self._images.put(shots, block.release)
+        self._images.put(frames, block.release)
 
     def _fill(
         self, needs: Sequence[VectorNeeds], values: list[NDArray[np.float64]], columns: Mapping[str, NDArray[Any]]

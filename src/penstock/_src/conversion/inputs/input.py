@@ -76,7 +76,7 @@ class EpisodePlan(NamedTuple):
     detail: Any = None
 
 
-class Run(NamedTuple):
+class EpisodeCallbacks(NamedTuple):
     """The callbacks for the progress of an episode; both may raise to stop it."""
 
     on_moved: Callable[[int], None]  # bytes of the input read so far, from its beginning
@@ -147,7 +147,7 @@ class Input(Closing, ABC):
         """The episode after the one that left `state` (None: the first); None when there is no more."""
 
     @abstractmethod
-    def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
+    def write(self, plan: EpisodePlan, episode: EpisodeWriter, callbacks: EpisodeCallbacks) -> State:
         """Stream the episode's rows and frames, without committing; the state after it. May raise `RetryEpisode`."""
 
     @abstractmethod

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock._src import formats, recordings
 from penstock._src.conversion.cameras.camera import video_lines
-from penstock._src.conversion.cameras.video_stream import refuse_encoding, stream_notes, treatment_of
+from penstock._src.conversion.cameras.video_stream import conversion_of, refuse_encoding, stream_notes
 from penstock._src.conversion.episodes.clock import check_clock, note_on_clock
 from penstock._src.conversion.episodes.cuts import (
     Cuts,
@@ -24,12 +24,12 @@ from penstock._src.conversion.episodes.cuts import (
 from penstock._src.conversion.inputs.columns import RecordingColumns, describe_features, open_columns
 from penstock._src.conversion.inputs.input import (
     DatasetSpec,
+    EpisodeCallbacks,
     EpisodePlan,
     Input,
     InputOutcome,
     OpenOptions,
     RetryEpisode,
-    Run,
     State,
 )
 from penstock._src.conversion.inputs.pairing import PairedRows, pair
@@ -37,7 +37,7 @@ from penstock._src.conversion.mapping.topics import map_topics
 from penstock._src.conversion.settings import Settings
 from penstock._src.lerobot.features import Feature
 from penstock._src.media.video.hardware import device_notes
-from penstock._src.plan.conversion_memory import Load, MemoryPlan, Reads, plan_memory
+from penstock._src.plan.conversion_memory import MemoryDemand, MemoryPlan, Reads, plan_memory
 from penstock._src.recordings.recording import Loss, Recording
 from penstock._src.system import memory as process_memory
 from penstock._src.system import units
@@ -82,25 +82,25 @@ def plan_recording(
     marks = read_marks(recording, mapped.settings)
     settled = with_subtasks(mapped.settings, marks)
     paired = pair(recording, columns, settled, {})
-    load = Load(
-        cameras=tuple(camera.load(recording) for camera in columns.cameras),
-        vectors=tuple(vector.load for vector in columns.vectors),
+    demand = MemoryDemand(
+        cameras=tuple(camera.demand(recording) for camera in columns.cameras),
+        vectors=tuple(vector.demand for vector in columns.vectors),
         rows=paired.rows,
         index_bytes=recording.index_bytes,
         reads=Reads(*recording.largest_reads(columns.topics())),
         chunk_size=settled.rosbag.chunk_size,
         threads=threads,
         streams=len(paired.picks),
-        decoded=tuple(camera.decoder_load for camera in columns.cameras if camera.stream is not None),
+        decoded=tuple(camera.decoder_demand for camera in columns.cameras if camera.stream is not None),
         image_bytes=recording.largest_reads([camera.topic for camera in columns.cameras]).message_bytes,
         rows_before=rows_before,
         episodes=inputs,
         input_bytes=recording.size_bytes,
     )
-    memory = plan_memory(load, budget_bytes)
+    memory = plan_memory(demand, budget_bytes)
     cuts = cut(marks, settled, paired, memory.rows_per_split)
     if len(cuts.spans) > 1:
-        memory = plan_memory(load._replace(episodes=inputs * len(cuts.spans)), budget_bytes)
+        memory = plan_memory(demand._replace(episodes=inputs * len(cuts.spans)), budget_bytes)
     check_clock(str(recording.path), settled, paired, cuts.ranges)
     return RecordingPlan(recording, settled, columns, paired, marks, cuts, memory), mapped.notes
 
@@ -159,7 +159,7 @@ class RecordingInput(Input):
                 return EpisodePlan(len(span.rows), span.task, (span, state))
         return None
 
-    def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
+    def write(self, plan: EpisodePlan, episode: EpisodeWriter, callbacks: EpisodeCallbacks) -> State:
         from penstock._src.conversion.cameras.image_pass import UnusableImageFound
         from penstock._src.conversion.inputs.episode import stream_episode
 
@@ -167,7 +167,7 @@ class RecordingInput(Input):
         span, state = plan.detail
         state = state or self._first_state()
         try:
-            overflows = stream_episode(self._at(state), span, episode, run)
+            overflows = stream_episode(self._at(state), span, episode, callbacks)
         except UnusableImageFound as problem:
             raise RetryEpisode(self._without(state, problem.images)) from None
         state = _with_overflows(state, overflows)
@@ -331,8 +331,8 @@ def plan_lines(plan: RecordingPlan) -> list[tuple[str, str]]:
     if len(plan.cuts.spans) != 1:
         rows = sum(len(span.rows) for span in plan.cuts.spans)
         lines.append(("episodes", f"{len(plan.cuts.spans):,} with {rows:,} rows"))
-    treatments = [treatment_of(camera, paired, plan.cuts.ranges) for camera in plan.columns.cameras]
-    lines += video_lines(treatments, plan.settings.encoding, plan.memory.threads)
+    conversions = [conversion_of(camera, paired, plan.cuts.ranges) for camera in plan.columns.cameras]
+    lines += video_lines(conversions, plan.settings.encoding, plan.memory.threads)
     streams = paired.alignment.report.streams
     for vector in plan.columns.vectors:
         parts = dict.fromkeys(f"{part.topic.name} ({streams[part.stream].facts()})" for part in vector.parts)

@@ -18,12 +18,12 @@ from penstock._src.conversion.cameras.image_pass import UnusableImage, UnusableI
 from penstock._src.conversion.commit.episode import EpisodeWriter
 from penstock._src.conversion.inputs.input import (
     DatasetSpec,
+    EpisodeCallbacks,
     EpisodePlan,
     Input,
     InputOutcome,
     OpenOptions,
     RetryEpisode,
-    Run,
     State,
 )
 from penstock._src.conversion.inputs.store_columns import open_store_columns
@@ -34,10 +34,10 @@ from penstock._src.conversion.settings import FeatureSettings, Settings, TopicSo
 from penstock._src.media.video.hardware import device_notes
 from penstock._src.plan.conversion_memory import (
     FETCH_MIN_BYTES,
-    Load,
+    MemoryDemand,
     MemoryPlan,
     Reads,
-    VectorLoad,
+    VectorDemand,
     plan_memory,
 )
 from penstock._src.stores.opening import open_store
@@ -210,12 +210,12 @@ class StoreInput(Input):
             task = self._store.task(position) or task
         return EpisodePlan(len(self._rows(state)), task, state)
 
-    def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
+    def write(self, plan: EpisodePlan, episode: EpisodeWriter, callbacks: EpisodeCallbacks) -> State:
         state: State = plan.detail
         position, count = state["next"], self._store.episodes
         span_bytes = range(self.size_bytes * position // count, self.size_bytes * (position + 1) // count)
         try:
-            stream_episode(self._work(state, span_bytes), episode, run)
+            stream_episode(self._work(state, span_bytes), episode, callbacks)
         except UnusableImageFound as problem:
             raise RetryEpisode(self._without(state, problem.images)) from None
         return {**state, "next": position + 1, "bad": {}, "attempts": 0}
@@ -235,8 +235,8 @@ class StoreInput(Input):
             (self.path.name + " ", f"{units.format_size(self.size_bytes)} · {store.kind}"),
             ("rows", f"{rows:,} at {self.fps} fps · {count_of(store.episodes, 'episode')}{known_by}"),
         ]
-        treatments = [camera.treatment(rows) for camera in self._columns.cameras]
-        lines += video_lines(treatments, self.settings.encoding, self.memory.threads)
+        conversions = [camera.conversion(rows) for camera in self._columns.cameras]
+        lines += video_lines(conversions, self.settings.encoding, self.memory.threads)
         for column in self._columns.numbers:
             names = " + ".join(part.name for part in column.parts)
             lines.append(("numbers", f"{column.key} {column.size} ← {names}"))
@@ -314,9 +314,9 @@ class StoreInput(Input):
         largest = max((camera.source.largest_bytes for camera in columns.cameras), default=0)
         passing = store.scratch_bytes(columns.names()) + max(0, two_rows - max(FETCH_MIN_BYTES, 2 * largest))
         child = CHILD_BYTES if options.inputs > 1 else 0
-        load = Load(
-            cameras=tuple(camera.load for camera in columns.cameras),
-            vectors=tuple(VectorLoad(each.key, each.size, each.dtype) for each in columns.numbers),
+        demand = MemoryDemand(
+            cameras=tuple(camera.demand for camera in columns.cameras),
+            vectors=tuple(VectorDemand(each.key, each.size, each.dtype) for each in columns.numbers),
             rows=int(self._lengths.max()),
             index_bytes=store.reading_bytes + child + _EPISODE_BYTES * store.episodes,
             reads=Reads(largest, 0, passing),
@@ -330,7 +330,7 @@ class StoreInput(Input):
             episodes=options.inputs * store.episodes,
             field_part="[0:1000]",
         )
-        return plan_memory(load, options.budget_bytes)
+        return plan_memory(demand, options.budget_bytes)
 
 
 def _rate(store: Store, settings: Settings, options: OpenOptions) -> int:

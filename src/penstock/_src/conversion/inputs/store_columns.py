@@ -16,7 +16,7 @@ from penstock._src.conversion.mapping.columns_by_name import BOOLEAN_KEYS, SUCCE
 from penstock._src.conversion.settings import FeatureSettings, Settings, TopicSource, video_for
 from penstock._src.lerobot.features import Feature
 from penstock._src.lerobot.stats import WIDEST_VALUES
-from penstock._src.plan.conversion_memory import CameraLoad
+from penstock._src.plan.conversion_memory import CameraDemand
 from penstock._src.recordings.values.images import EncodedImage, RawImage
 from penstock._src.stores.roles import SUCCESSES, base_name
 from penstock._src.stores.store import Column, ImageArray, ImageSource, Store, aligned
@@ -41,10 +41,10 @@ class StoreCamera(Camera):
         return aligned(self.source.largest_bytes)
 
     @property
-    def load(self) -> CameraLoad:
+    def demand(self) -> CameraDemand:
         height, width = max(self.recorded_px, self.size_px, key=lambda size_px: size_px[0] * size_px[1])
         encoded = self.source.largest_bytes if self.copied else 0
-        return CameraLoad(width, height, self.stored_as, max(encoded, width * height // 3))
+        return CameraDemand(width, height, self.stored_as, max(encoded, width * height // 3))
 
     def image(self, stored: ImageArray) -> CameraImage:
         """What the store gave for a row, as the cameras of all inputs take it; nothing is copied."""

@@ -22,9 +22,9 @@ from penstock._src.conversion.cameras.image_pass import (
     make_worker,
     sampled_rows,
 )
-from penstock._src.conversion.cameras.workers import ImageChanged, Shot, to_pixels
+from penstock._src.conversion.cameras.workers import ImageChanged, RepeatedFrame, to_pixels
 from penstock._src.conversion.commit.episode import EpisodeWriter
-from penstock._src.conversion.inputs.input import Input, Run
+from penstock._src.conversion.inputs.input import EpisodeCallbacks, Input
 from penstock._src.conversion.inputs.store_columns import StoreCamera
 from penstock._src.conversion.sink import VideoSink
 from penstock._src.lerobot.features import Feature
@@ -163,7 +163,7 @@ class EpisodeWork:
     strict: bool = False  # an image that cannot be used ends the conversion
 
 
-def stream_episode(work: EpisodeWork, episode: EpisodeWriter, run: Run) -> None:
+def stream_episode(work: EpisodeWork, episode: EpisodeWriter, callbacks: EpisodeCallbacks) -> None:
     """Write the rows as one episode (not yet committed); raises UnusableFound when some images cannot be used."""
     bad: list[UnusableImage] = []
     memory, settings, fps = work.source.memory, work.source.settings, work.source.fps
@@ -178,7 +178,7 @@ def stream_episode(work: EpisodeWork, episode: EpisodeWriter, run: Run) -> None:
         pool = held.enter_context(PassThreads(threads))
         # No method: `ImagePass` would hold the stream and its buffers until the garbage collector comes.
         images = ImagePass(work.cameras, workers, episode, pool, threads, bad, partial(_note_bad, work, bad))
-        _StorePass(work, episode, run, images, moved, frozenset(sampled.tolist()), pool, bad).run()
+        _StorePass(work, episode, callbacks, images, moved, frozenset(sampled.tolist()), pool, bad).run()
     if bad:
         raise UnusableImageFound(bad)
 
@@ -202,14 +202,14 @@ class _StorePass:
         self,
         work: EpisodeWork,
         episode: EpisodeWriter,
-        run: Run,
+        callbacks: EpisodeCallbacks,
         images: ImagePass,
         moved: Sequence[MovedFrames],
         sampled: frozenset[int],
         pool: PassThreads,
         bad: list[UnusableImage],
     ) -> None:
-        self._work, self._episode, self._run = work, episode, run
+        self._work, self._episode, self._callbacks = work, episode, callbacks
         self._images, self._moved, self._sampled, self._pool, self._bad = images, moved, sampled, pool, bad
         self._row_bytes = block_row_bytes(work.cameras)
         share = work.source.memory.fetch_bytes * len(work.cameras) // max(len(work.cameras) + len(moved), 1)
@@ -244,11 +244,11 @@ class _StorePass:
             self._pool.writing.drain()
         if not self._bad:
             self._episode.write_rows(columns, rows=stop - start, task=tasks)
-        self._run.on_rows(stop)
+        self._callbacks.on_rows(stop)
 
     def _report_rows(self, done: int) -> None:
         span = self._work.span_bytes
-        self._run.on_moved(span.start + len(span) * done // max(len(self._work.rows), 1))
+        self._callbacks.on_moved(span.start + len(span) * done // max(len(self._work.rows), 1))
 
     def _at_once(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
         """All have ended before the first error is raised: nothing is written after an abort."""
@@ -296,12 +296,12 @@ class _StorePass:
             # Where videos are decoded, one after the other would keep the encoders waiting.
             is_decoded = any(camera.is_decoded for camera in self._work.cameras)
             results = self._at_once(jobs) if is_decoded else [job() for job in jobs]
-            shots = [self._shots(owner, low, images) for owner, images in enumerate(results)]
-        self._images.put(shots, give_back)
+            frames = [self._frames(owner, low, images) for owner, images in enumerate(results)]
+        self._images.put(frames, give_back)
 
-    def _shots(self, owner: int, low: int, images: Sequence[ImageArray | ImageError]) -> list[Shot]:
+    def _frames(self, owner: int, low: int, images: Sequence[ImageArray | ImageError]) -> list[RepeatedFrame]:
         camera = self._work.cameras[owner]
-        shots: list[Shot] = []
+        frames: list[RepeatedFrame] = []
         for position, stored in enumerate(images, low):
             row = int(self._work.rows[position])
             try:
@@ -316,10 +316,10 @@ class _StorePass:
             except UNUSABLE as error:
                 _note_bad(self._work, self._bad, owner, row, error)
                 continue
-            shots.append(Shot(row, image, 0))
+            frames.append(RepeatedFrame(row, image, 0))
             if position in self._sampled:
                 self._sample(owner, row, image)
-        return shots
+        return frames
 
     def _sample(self, owner: int, row: int, image: Any) -> None:
         camera = self._work.cameras[owner]

@@ -33,7 +33,7 @@ _SHARE = 0.5  # of the rows that must be left where a topic starts late or ends 
 _MOST_ROWS = 100_000  # of a fixed timeline that are looked at
 
 
-class Density(NamedTuple):
+class TopicCoverage(NamedTuple):
     """What the rows find of one topic; rows outside of its own range are trimmed, those inside are lost."""
 
     messages: int  # in the time of the rows
@@ -70,23 +70,23 @@ class RowTimes(NamedTuple):
     arrival_ns: int  # the usual time between two of them
     holds: bool = False  # whether a row that finds no message takes the last one
 
-    def density(self, recording: Recording, topic: Topic) -> Density:
+    def coverage(self, recording: Recording, topic: Topic) -> TopicCoverage:
         """What these rows find of a topic, by its receive times."""
         rows = int(self.times_ns.size)
         needed = max(2, min(_FEWEST, -(-rows // 3)))
         if topic.name == self.timeline:
-            return Density(topic.count, min(needed, topic.count), rows, range(rows), rows)
+            return TopicCoverage(topic.count, min(needed, topic.count), rows, range(rows), rows)
         times_ns = np.sort(recording.times_ns(topic))
         tolerance_ns = self._tolerance_ns(times_ns)
         if tolerance_ns is None or not rows:
-            return Density(min(topic.count, 1), needed, rows, range(0), 0)
+            return TopicCoverage(min(topic.count, 1), needed, rows, range(0), 0)
         inside = _within(self.times_ns, times_ns, tolerance_ns)
         row_ns = self.times_ns[inside.start : inside.stop]
         after = np.minimum(np.searchsorted(times_ns, row_ns), times_ns.size - 1)
         before = np.maximum(after - 1, 0)
         away_ns = np.minimum(np.abs(times_ns[after] - row_ns), np.abs(row_ns - times_ns[before]))
         served = len(inside) if self.holds else int(np.count_nonzero(away_ns <= tolerance_ns))
-        return Density(len(_within(times_ns, self.times_ns, tolerance_ns)), needed, rows, inside, served)
+        return TopicCoverage(len(_within(times_ns, self.times_ns, tolerance_ns)), needed, rows, inside, served)
 
     def _tolerance_ns(self, times_ns: NDArray[np.int64]) -> int | None:
         """As the alignment will have it; None for a topic without a rate."""
@@ -286,30 +286,30 @@ def _check_frames(recording: Recording, topic: Topic) -> None:
 
 def choose(
     numeric: Sequence[NumericTopic],
-    density: Callable[[Topic], Density],
+    coverage: Callable[[Topic], TopicCoverage],
     used: Sequence[str],
     notes: list[str],
 ) -> dict[str, FeatureSettings]:
     """The state, the action, and a feature of its own for whatever else has a value for every row."""
-    dense = {each.name: density(each.topic) for each in numeric}
-    state = _state([each for each in numeric if not each.is_command], dense)
-    action = _action([each for each in numeric if each.is_command and dense[each.name].is_enough(_STEADY_SHARE)])
+    coverages = {each.name: coverage(each.topic) for each in numeric}
+    state = _state([each for each in numeric if not each.is_command], coverages)
+    action = _action([each for each in numeric if each.is_command and coverages[each.name].is_enough(_STEADY_SHARE)])
     features: dict[str, FeatureSettings] = {}
-    inside = _shared(dense[each.name].inside for each in (*state, *action))
+    inside = _shared(coverages[each.name].inside for each in (*state, *action))
     for key, chosen in ((STATE, state), (ACTION, action)):
         if chosen:
             features[key] = FeatureSettings(tuple(TopicSource(each.name, field=each.field) for each in chosen))
     for each in numeric:
         if each in state or each in action:
             continue
-        topic_density = dense[each.name]
-        left = _shared((inside, topic_density.inside)) if inside is not None else topic_density.inside
-        if not topic_density.is_enough(_OTHER_SHARE) or left is None or not topic_density.covers(left):
+        topic_coverage = coverages[each.name]
+        left = _shared((inside, topic_coverage.inside)) if inside is not None else topic_coverage.inside
+        if not topic_coverage.is_enough(_OTHER_SHARE) or left is None or not topic_coverage.covers(left):
             held = " with policy: hold and missing: hold" if each.is_command else ""
             notes.append(
                 left_out(
                     each.name,
-                    f"{topic_density.reason(left)} (to keep it, name it{held} in a full features: list)",
+                    f"{topic_coverage.reason(left)} (to keep it, name it{held} in a full features: list)",
                 )
             )
             continue
@@ -328,7 +328,7 @@ def _shared(ranges: Iterable[range]) -> range | None:
     return range(max(each.start for each in listed), min(each.stop for each in listed)) if listed else None
 
 
-def _state(candidates: Sequence[NumericTopic], dense: Mapping[str, Density]) -> list[NumericTopic]:
+def _state(candidates: Sequence[NumericTopic], coverages: Mapping[str, TopicCoverage]) -> list[NumericTopic]:
     """Joints before arrays before poses: the first kind that has values for the rows is the state."""
     kinds: tuple[Callable[[NumericTopic], bool], ...] = (
         lambda each: each.topic.type == "sensor_msgs/msg/JointState",
@@ -338,10 +338,10 @@ def _state(candidates: Sequence[NumericTopic], dense: Mapping[str, Density]) -> 
     )
     for is_kind in kinds:
         matching = [each for each in candidates if is_kind(each)]
-        if steady := [each for each in matching if dense[each.name].is_enough(_STEADY_SHARE)]:
+        if steady := [each for each in matching if coverages[each.name].is_enough(_STEADY_SHARE)]:
             return steady
         # Joints with holes or on another clock are not left out without a word: rows are lost, or none is found.
-        if joints := [each for each in matching if each.is_joints and each.topic.count >= dense[each.name].needed]:
+        if joints := [each for each in matching if each.is_joints and each.topic.count >= coverages[each.name].needed]:
             return joints
     return []
 

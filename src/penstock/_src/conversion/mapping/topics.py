@@ -101,15 +101,15 @@ def find_features(recording: Recording, settings: Settings, notes: list[str]) ->
     cameras = _without_single(cameras, [each.topic for each in numeric], settings, notes)
     rows = row_times(recording, settings, cameras or depth, [each.topic for each in numeric])
     for topic in depth if cameras else ():
-        density = rows.density(recording, topic)
-        if not density.is_enough(_STEADY_SHARE):
-            notes.append(left_out(topic.name, f"{density.reason()} (to keep it, name it in a full features: list)"))
+        coverage = rows.coverage(recording, topic)
+        if not coverage.is_enough(_STEADY_SHARE):
+            notes.append(left_out(topic.name, f"{coverage.reason()} (to keep it, name it in a full features: list)"))
             depth = [each for each in depth if each is not topic]
     features = {
         IMAGE_PREFIX + name: FeatureSettings((TopicSource(topic.name),))
         for name, topic in camera_names(cameras, depth).items()
     }
-    features |= choose(numeric, lambda topic: rows.density(recording, topic), list(features), notes)
+    features |= choose(numeric, lambda topic: rows.coverage(recording, topic), list(features), notes)
     used = {source.topic for feature in features.values() for source in feature.sources} | aside
     notes += _unexplained(recording, used, notes)
     return features

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 import penstock
 from penstock._src.conversion.commit.join import join, worker_output_of
 from penstock._src.conversion.inputs.input import Input
-from penstock._src.conversion.parallel.worker import Request
+from penstock._src.conversion.parallel.worker import ConvertRequest
 from penstock._src.profile.record.spans import joining
 from penstock._src.system import units
 from penstock.errors import DataSetError, Interrupted, PenstockError, RecordingError, carried_error
@@ -139,7 +139,7 @@ class Parallel:
         job, entry = self._job, self._job.inputs.entries[number]
         if job.spec is None:
             raise RecordingError("no input could be converted")
-        request = Request(
+        request = ConvertRequest(
             number=number,
             ref=entry.ref,
             spec=job.spec,

@@ -30,7 +30,7 @@ _PROGRESS_EVERY_S = 0.1
 
 
 @dataclass(frozen=True)
-class Request:
+class ConvertRequest:
     """One input to convert: where to, from which state on, and with which resources."""
 
     number: int
@@ -48,10 +48,10 @@ class Request:
         return {**vars(self), "ref": ref, "spec": self.spec.to_json(), "root": str(self.root)}
 
     @staticmethod
-    def from_json(tree: Mapping[str, Any]) -> Request:
+    def from_json(tree: Mapping[str, Any]) -> ConvertRequest:
         kind, path = tree["ref"]
         spec = DatasetSpec.from_json(tree["spec"])
-        return Request(**{**tree, "ref": InputRef(kind, Path(path)), "spec": spec, "root": Path(tree["root"])})
+        return ConvertRequest(**{**tree, "ref": InputRef(kind, Path(path)), "spec": spec, "root": Path(tree["root"])})
 
 
 class _Answers:
@@ -81,7 +81,7 @@ def main(parent: int) -> int:
     os.dup2(2, 1)
     with StopSignals() as stop:
         for line in sys.stdin:
-            request = Request.from_json(json.loads(line))
+            request = ConvertRequest.from_json(json.loads(line))
             try:
                 predicted_bytes = _convert(request, stop, answers)
             except Interrupted:
@@ -95,7 +95,7 @@ def main(parent: int) -> int:
     return 0
 
 
-def _convert(request: Request, stop: StopSignals, answers: _Answers) -> int:
+def _convert(request: ConvertRequest, stop: StopSignals, answers: _Answers) -> int:
     own, stopping = request.spec.settings, stop.check
     options = OpenOptions(own, request.budget_bytes, request.threads, request.strict, check_stop=stopping, inputs=2)
     inputs = JobInputs([InputProgress(request.ref, 0)], first=request.number)

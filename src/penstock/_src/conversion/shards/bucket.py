@@ -32,7 +32,7 @@ from penstock._src.conversion.bucket.run import Shared, directory_of
 from penstock._src.conversion.bucket.upload import UPLOAD_BYTES, Uploads, send
 from penstock._src.conversion.commit.journal import JOURNAL_PATH, Journal
 from penstock._src.conversion.report import REPORT_PATH, Report, read_report
-from penstock._src.conversion.shards.place import PLAN, Attempt, Place, Published, result_name
+from penstock._src.conversion.shards.shard_storage import PLAN, Attempt, Published, ShardStorage, result_name
 from penstock._src.lerobot import layout
 from penstock._src.system.files import RemotePath
 from penstock._src.system.files.remote.requests import Pending, pool
@@ -52,16 +52,16 @@ class BucketAttempt(Attempt):
 
     upload_bytes = UPLOAD_BYTES
 
-    def __init__(self, place: BucketPlace, name: str) -> None:
-        self._place, self._name = place, name
-        self._directory = place.tasks_directory / uuid.uuid4().hex
+    def __init__(self, storage: BucketShardStorage, name: str) -> None:
+        self._storage, self._name = storage, name
+        self._directory = storage.tasks_directory / uuid.uuid4().hex
         self.root = self._directory / "set"
-        self._uploads = Uploads(place.set, self.root, self._directory / "uploaded.jsonl", self._claim)
+        self._uploads = Uploads(storage.set, self.root, self._directory / "uploaded.jsonl", self._claim)
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> BucketAttempt:
         with layout.writing(self._directory, "cannot make the directory"):
-            _remove_dead(self._place.tasks_directory)
+            _remove_dead(self._storage.tasks_directory)
             self._held.callback(os.close, _make_locked(self._directory))
         self._held.callback(shutil.rmtree, self._directory, ignore_errors=True)
         self._held.enter_context(self._uploads)
@@ -72,7 +72,7 @@ class BucketAttempt(Attempt):
     ) -> None:
         self._held.close()
         with contextlib.suppress(OSError):
-            self._place.tasks_directory.rmdir()
+            self._storage.tasks_directory.rmdir()
 
     def follow(self, writer: DataSetWriter) -> None:
         self._uploads.follow(writer, lambda: False)
@@ -87,15 +87,15 @@ class BucketAttempt(Attempt):
         with layout.writing(rows, "cannot be written"), zipfile.ZipFile(rows, "w") as packed:
             for name in others:
                 packed.write(self.root / name, name)
-        place, rows_name = self._place, f"{self._name}/{_ROWS_NAME}"
-        send(place.set, place.full(rows_name), rows, lambda: False)
+        storage, rows_name = self._storage, f"{self._name}/{_ROWS_NAME}"
+        send(storage.set, storage.full(rows_name), rows, lambda: False)
         self._check_open()
         tree = {"result": dict(result), "rows": rows_name, "videos": self._uploads.done}
         target = result_name(*_work_and_group(self._name))
         try:
-            place.set.client.put(place.key(target), dump_json(tree), if_absent=True)
+            storage.set.client.put(storage.key(target), dump_json(tree), if_absent=True)
         except RemoteTaken:
-            place.remove(rows_name)
+            storage.remove(rows_name)
             return False
         return True
 
@@ -106,19 +106,19 @@ class BucketAttempt(Attempt):
             while piece := file.read(1 << 20):
                 digest.update(piece)
         claim = f"{_work_and_group(self._name)[0]}/claims/{name}"
-        self._place.set.client.put(self._place.key(claim), digest.hexdigest().encode(), if_absent=True)
+        self._storage.set.client.put(self._storage.key(claim), digest.hexdigest().encode(), if_absent=True)
         try:
             self._check_open()
         except Interrupted:
-            self._place.remove(claim)
+            self._storage.remove(claim)
             raise
 
     def _check_open(self) -> None:
-        if self._place.is_asked_to_stop(_work_and_group(self._name)[0]):
-            raise Interrupted(f"{self._place.where}: the conversion was stopped, or committed by another machine")
+        if self._storage.is_asked_to_stop(_work_and_group(self._name)[0]):
+            raise Interrupted(f"{self._storage.where}: the conversion was stopped, or committed by another machine")
 
 
-class BucketPlace(Place):
+class BucketShardStorage(ShardStorage):
     """Objects below an output in a bucket."""
 
     look_every_s = 5.0

@@ -17,7 +17,7 @@ _CLIENT = "ray://"
 
 
 @dataclass(frozen=True)
-class Node:
+class ClusterNode:
     """What one node grants to tasks."""
 
     name: str
@@ -72,18 +72,18 @@ def connected(on: str) -> Iterator[Any]:
         ray.shutdown()
 
 
-def nodes_of(ray: Any) -> list[Node]:
+def nodes_of(ray: Any) -> list[ClusterNode]:
     """The nodes that are alive; a head node often has no CPUs."""
     found = []
     for each in ray.nodes():
         if each.get("Alive"):
             resources = each.get("Resources", {})
             name = f"{each.get('NodeManagerHostname', '')}/{str(each.get('NodeID', ''))[:6]}"
-            found.append(Node(name, float(resources.get("CPU", 0)), int(resources.get("memory", 0))))
+            found.append(ClusterNode(name, float(resources.get("CPU", 0)), int(resources.get("memory", 0))))
     return found
 
 
-def fitting(nodes: list[Node], cpus: int, memory_bytes: int) -> list[Node]:
+def fitting(nodes: list[ClusterNode], cpus: int, memory_bytes: int) -> list[ClusterNode]:
     """The nodes that can hold a task; an error with the numbers where none can: Ray would wait without a word."""
     able = [node for node in nodes if node.slots(cpus, memory_bytes)]
     if able:
@@ -99,7 +99,7 @@ def fitting(nodes: list[Node], cpus: int, memory_bytes: int) -> list[Node]:
     )
 
 
-def share_bytes(nodes: list[Node], cpus: int) -> int:
+def share_bytes(nodes: list[ClusterNode], cpus: int) -> int:
     """The memory that each task has when a node runs as many as it has CPUs for; that of the most generous node."""
     able = [node for node in nodes if node.cpus >= cpus]
     return max((node.memory_bytes // max(1, int(node.cpus // cpus)) for node in able), default=0)

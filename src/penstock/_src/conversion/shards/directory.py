@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from penstock._src.conversion.commit import output
 from penstock._src.conversion.commit.journal import Journal
 from penstock._src.conversion.report import Report, read_report
-from penstock._src.conversion.shards.place import Attempt, Place, Published, result_name
+from penstock._src.conversion.shards.shard_storage import Attempt, Published, ShardStorage, result_name
 from penstock._src.lerobot import layout
 from penstock._src.lerobot.layout import SHARDS_SUFFIX
 from penstock._src.system.files import fsync_path, replacing, write_file
@@ -49,7 +49,7 @@ class DirectoryAttempt(Attempt):
         return True
 
 
-class DirectoryPlace(Place):
+class DirectoryShardStorage(ShardStorage):
     """A directory beside the output."""
 
     look_every_s = 1.0

@@ -18,7 +18,7 @@ from penstock._src.conversion.commit.journal import Journal
 from penstock._src.conversion.commit.resume import batches, plan_append
 from penstock._src.conversion.inputs.input import DatasetSpec, InputRef, open_input
 from penstock._src.conversion.settings import Settings
-from penstock._src.conversion.shards.place import PLAN, Place, work_name
+from penstock._src.conversion.shards.shard_storage import PLAN, ShardStorage, work_name
 from penstock._src.system import config
 from penstock.errors import DataSetError, PenstockError, RemoteTaken
 
@@ -40,7 +40,7 @@ class ShardPlan:
     overwrite: bool
     command: str  # that of the call, without --shard
     shards: int  # how many the first call spoke of
-    run: Mapping[str, Any] | None = None  # what `Place.new_run` gave
+    run: Mapping[str, Any] | None = None  # what `ShardStorage.new_run` gave
 
     @cached_property
     def spec(self) -> DatasetSpec:
@@ -65,45 +65,47 @@ class ShardPlan:
 
     @cached_property
     def work(self) -> str:
-        """The name of the place where its groups lie."""
+        """The name under which its groups lie."""
         return work_name(self.identity, [*self.before, self.sources], self.spec.settings.task, self.run)
 
     def call_settings(self) -> Settings:
         return config.build(Settings, self.settings)
 
 
-def read_plan(place: Place) -> ShardPlan | None:
-    (tree,) = place.read([PLAN])
+def read_plan(storage: ShardStorage) -> ShardPlan | None:
+    (tree,) = storage.read([PLAN])
     return None if tree is None else ShardPlan(**tree)
 
 
-def agree(job: Job, place: Place, *, append: bool, overwrite: bool, command: str = "", shards: int = 1) -> ShardPlan:
+def agree(
+    job: Job, storage: ShardStorage, *, append: bool, overwrite: bool, command: str = "", shards: int = 1
+) -> ShardPlan:
     """The plan that is there, if this call asks for the same; else a new one."""
-    plan = read_plan(place)
+    plan = read_plan(storage)
     if plan is not None:
         found = _differences(plan, job, append)
-        if not found and _is_open(place, plan, overwrite):
+        if not found and _is_open(storage, plan, overwrite):
             return plan
         if found and not overwrite:
             raise DataSetError(
-                f"{job.out}: shards of another call lie in {place.where}: {'; '.join(found)}",
+                f"{job.out}: shards of another call lie in {storage.where}: {'; '.join(found)}",
                 hint="give the same inputs and settings again, or --overwrite, or commit what is there first",
             )
-        place.remove_all(plan)
-    with place.check_output(job, append=append, overwrite=overwrite) as journal:
+        storage.remove_all(plan)
+    with storage.check_output(job, append=append, overwrite=overwrite) as journal:
         made = _new_plan(job, journal, overwrite=overwrite, command=command, shards=shards)
-    made = replace(made, run=place.new_run())
-    place.put(PLAN, asdict(made), once=True)
-    agreed = read_plan(place) or made
+    made = replace(made, run=storage.new_run())
+    storage.put(PLAN, asdict(made), once=True)
+    agreed = read_plan(storage) or made
     if agreed.sources != made.sources or agreed.settings != made.settings:
         raise DataSetError(f"{job.out}: another call began to share out a conversion to it", hint="run this one again")
     return agreed
 
 
-def _is_open(place: Place, plan: ShardPlan, overwrite: bool) -> bool:
+def _is_open(storage: ShardStorage, plan: ShardPlan, overwrite: bool) -> bool:
     """Whether a plan can still be committed."""
     try:
-        return place.committed(plan) is None
+        return storage.committed(plan) is None
     except RemoteTaken:
         if not overwrite:
             raise

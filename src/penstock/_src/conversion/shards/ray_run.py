@@ -2,7 +2,7 @@
 
 Ray places tasks; everything else is done here. `memory=` only admits a task, so the task keeps to its budget itself. A
 task that is lost with its worker or node is done again in a new attempt, one that lacks memory with twice as much, both
-a finite number of times. What an attempt that was given up still writes is nobody's result (place.py).
+a finite number of times. What an attempt that was given up still writes is nobody's result (shard_storage.py).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from penstock import __version__
 from penstock._src.conversion.commit.groups import Group
 from penstock._src.conversion.commit.output import Mode
 from penstock._src.conversion.commit.resume import already_whole
-from penstock._src.conversion.shards.cluster import WORKER_BYTES, Node, connected, fitting, nodes_of, share_bytes
+from penstock._src.conversion.shards.choose_storage import shard_storage_of
+from penstock._src.conversion.shards.cluster import WORKER_BYTES, ClusterNode, connected, fitting, nodes_of, share_bytes
 from penstock._src.conversion.shards.nodes import NodeTable
-from penstock._src.conversion.shards.place import Place, new_attempt
-from penstock._src.conversion.shards.places import place_of
 from penstock._src.conversion.shards.plan import ShardPlan, agree, job_of, read_plan
 from penstock._src.conversion.shards.ray_task import run_group
+from penstock._src.conversion.shards.shard_storage import ShardStorage, new_attempt
 from penstock._src.conversion.shards.take import is_begun, is_through, take_group, work_of
 from penstock._src.conversion.shards.write import GroupRequest
 from penstock._src.system import units
@@ -63,36 +63,36 @@ def on_ray(
         given_bytes = None if memory == "auto" else units.parse_bytes(memory)
         if given_bytes is not None:
             fitting(nodes, cpus, given_bytes + WORKER_BYTES)
-        place = place_of(job.out)
+        storage = shard_storage_of(job.out)
         plan, begins_anew = None, "resume" not in mode
         if isinstance(job.out, RemotePath):
             if (whole := already_whole(job, mode)) is not None:
                 return whole
-            plan, begins_anew = _plan(job, place, mode, overwrite), False
+            plan, begins_anew = _plan(job, storage, mode, overwrite), False
             job = job_of(plan, job)
-            job.shared = place.shared(plan)
-        run = _RayRun(ray, job, place, cpus, given_bytes, nodes)
+            job.shared = storage.shared(plan)
+        run = _RayRun(ray, job, storage, cpus, given_bytes, nodes)
         job.share_out = lambda _: run.run(begins_anew=begins_anew)
         try:
             report = job.run(mode, overwrite=overwrite)
         except RemoteTaken:
-            place.remove_all(plan)
+            storage.remove_all(plan)
             raise
-        place.remove_all(plan)
+        storage.remove_all(plan)
         return report
 
 
-def _plan(job: Job, place: Place, mode: Mode, overwrite: bool) -> ShardPlan:
+def _plan(job: Job, storage: ShardStorage, mode: Mode, overwrite: bool) -> ShardPlan:
     """The plan that is there, or a new one: in a bucket, names of files are agreed on beforehand."""
-    plan = read_plan(place)
-    if plan is not None and "resume" not in mode and not overwrite and place.committed(plan) is None:
+    plan = read_plan(storage)
+    if plan is not None and "resume" not in mode and not overwrite and storage.committed(plan) is None:
         raise OutputExists(
             f"{job.out}: a conversion by several machines did not end",
             hint="--resume goes on with it, --overwrite starts again",
         )
     if plan is not None and overwrite:
-        place.remove_all(plan)
-    return agree(job, place, append=mode.startswith("append"), overwrite=overwrite)
+        storage.remove_all(plan)
+    return agree(job, storage, append=mode.startswith("append"), overwrite=overwrite)
 
 
 @dataclass
@@ -119,8 +119,10 @@ class _Attempt:
 class _RayRun:
     """The groups of a job that are left, on a cluster."""
 
-    def __init__(self, ray: Any, job: Job, place: Place, cpus: int, given_bytes: int | None, nodes: list[Node]) -> None:
-        self._place = place
+    def __init__(
+        self, ray: Any, job: Job, storage: ShardStorage, cpus: int, given_bytes: int | None, nodes: list[ClusterNode]
+    ) -> None:
+        self._storage = storage
         self._ray, self._job, self._cpus, self._given_bytes, self._nodes = ray, job, cpus, given_bytes, nodes
         self._task = ray.remote(run_group)
         self._order: deque[Group] = deque()
@@ -175,9 +177,9 @@ class _RayRun:
             break
         self._work = work_of(job)
         if begins_anew:
-            self._place.remove_all(None)
-        self._place.begin(self._work)
-        published = self._place.published(self._work)
+            self._storage.remove_all(None)
+        self._storage.begin(self._work)
+        published = self._storage.published(self._work)
         self._order = deque(group for group in job.inputs.groups if not is_through(job, group))
         for group in list(self._order):
             if group.number in published:
@@ -275,10 +277,10 @@ class _RayRun:
     def _lost(self, attempt: _Attempt, error: Exception) -> None:
         """The worker or the node of an attempt ended under it."""
         group = attempt.group
-        if self._place.is_published(self._work, group.number):
+        if self._storage.is_published(self._work, group.number):
             self._done[group.number] = None
             return
-        progress = self._place.read_progress([attempt.name])[0] or {}
+        progress = self._storage.read_progress([attempt.name])[0] or {}
         number, node = int(progress.get("input", group.first)), str(progress.get("node", attempt.node))
         self._forget(attempt)
         if isinstance(error, self._ray.exceptions.TaskCancelledError):
@@ -334,17 +336,17 @@ class _RayRun:
             error = self._done.pop(group.number)
             if error is not None:
                 self._job.give_up(group.first, error)
-            self._table.add(take_group(self._job, self._place, group, self._work))
+            self._table.add(take_group(self._job, self._storage, group, self._work))
             self._states.pop(group.number, None)
 
     def _look(self) -> None:
         """What the attempts say: bytes for the bar, memory and rates for the lines of the nodes."""
         now_s = time.monotonic()
-        if now_s - self._looked_s < self._place.look_every_s:
+        if now_s - self._looked_s < self._storage.look_every_s:
             return
         self._looked_s = now_s
         latest, attempts = {}, list(self._running.values())
-        every = self._place.read_progress([attempt.name for attempt in attempts])
+        every = self._storage.read_progress([attempt.name for attempt in attempts])
         for attempt, progress in zip(attempts, every, strict=True):
             if progress is None:
                 continue
@@ -377,7 +379,7 @@ class _RayRun:
 
     def _stop(self) -> None:
         """Tell every task to put its files in order, wait for it, then end those that do not."""
-        self._place.ask_to_stop(self._work)
+        self._storage.ask_to_stop(self._work)
         self._waiting.clear()
         end_s = time.monotonic() + _STOP_S
         while self._running and time.monotonic() < end_s:
@@ -392,5 +394,5 @@ class _RayRun:
         self._running.clear()
 
     def _forget(self, attempt: _Attempt) -> None:
-        self._place.discard(attempt.name)
-        self._place.end_progress(attempt.name)
+        self._storage.discard(attempt.name)
+        self._storage.end_progress(attempt.name)

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from penstock import __version__
-from penstock._src.conversion.shards.places import place_of
+from penstock._src.conversion.shards.choose_storage import shard_storage_of
 from penstock._src.conversion.shards.write import (
     GroupRequest,
     Reporter,
@@ -39,9 +39,9 @@ def run_group(tree: Mapping[str, Any]) -> dict[str, Any]:
     request = replace(GroupRequest.from_json(tree["request"]), node=_node())
     give_back_large_blocks()
     limit_bytes = request.budget_bytes + max(_LEAST_SLACK_BYTES, request.budget_bytes // 4)
-    place, base_bytes = place_of(as_path(request.out)), _base_bytes()
-    stop = SharedStop(place, request.work)
-    with Reporter(place, request, base_bytes=base_bytes, limit_bytes=limit_bytes) as reporter:
+    storage, base_bytes = shard_storage_of(as_path(request.out)), _base_bytes()
+    stop = SharedStop(storage, request.work)
+    with Reporter(storage, request, base_bytes=base_bytes, limit_bytes=limit_bytes) as reporter:
         try:
             result = write_group(request, stop, reporter.moved, base_bytes=base_bytes)
         except Interrupted:

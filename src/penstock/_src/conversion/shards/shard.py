@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock._src.conversion.commit.groups import Group, owners
 from penstock._src.conversion.report import MovedBytes
-from penstock._src.conversion.shards.place import new_attempt
-from penstock._src.conversion.shards.places import place_of
+from penstock._src.conversion.shards.choose_storage import shard_storage_of
 from penstock._src.conversion.shards.plan import ShardPlan, agree, check_unchanged
+from penstock._src.conversion.shards.shard_storage import new_attempt
 from penstock._src.conversion.shards.write import GroupRequest, GroupResult, write_group
 from penstock._src.system import memory as process_memory
 from penstock._src.system import units
@@ -63,14 +63,14 @@ def parse_shard(text: str) -> tuple[int, int]:
 def convert_shard(job: Job, shard: str, *, append: bool, overwrite: bool, command: str) -> ShardReport:
     """Convert what this shard has to, and is not there yet."""
     number, of = parse_shard(shard)
-    place = place_of(job.out)
+    storage = shard_storage_of(job.out)
     began_s = time.perf_counter()
     with process_memory.arrow_from_system(), process_memory.PeakMeter() as meter, job.stop:
-        plan = agree(job, place, append=append, overwrite=overwrite, command=command, shards=of)
-        job.shared, owner = place.shared(plan), owners(plan.groups, of)
+        plan = agree(job, storage, append=append, overwrite=overwrite, command=command, shards=of)
+        job.shared, owner = storage.shared(plan), owners(plan.groups, of)
         groups = [group for group in plan.groups if owner[group.number] == number]
-        place.begin(plan.work)
-        published = place.published(plan.work)
+        storage.begin(plan.work)
+        published = storage.published(plan.work)
         job.progress.plan([("shard", f"{shard}: {len(groups):,} of {len(plan.groups):,} groups of inputs")])
         job.moved = MovedBytes(job.progress, [group.size_bytes for group in groups])
         results = []
@@ -78,7 +78,7 @@ def convert_shard(job: Job, shard: str, *, append: bool, overwrite: bool, comman
             if group.number not in published:
                 results.append(_convert(job, plan, group, index))
             job.moved.done(index)
-    trees = place.read_results(plan.work, [group.number for group in groups])
+    trees = storage.read_results(plan.work, [group.number for group in groups])
     every = [GroupResult.from_json(tree) for tree in trees if tree is not None]
     failed = {plan.source(int(n))["path"]: str(error["message"]) for each in every for n, error in each.failed.items()}
     return ShardReport(

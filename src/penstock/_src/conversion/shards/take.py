@@ -9,7 +9,7 @@ from penstock._src.conversion.commit.groups import Group
 from penstock._src.conversion.commit.join import join
 from penstock._src.conversion.commit.journal import JOURNAL_PATH
 from penstock._src.conversion.commit.resume import batches
-from penstock._src.conversion.shards.place import Place, work_name
+from penstock._src.conversion.shards.shard_storage import ShardStorage, work_name
 from penstock._src.conversion.shards.write import GroupResult
 from penstock.errors import DataSetError, carried_error
 
@@ -36,12 +36,12 @@ def is_begun(job: Job, group: Group) -> bool:
     return any(entry.episodes or entry.is_done for entry in entries)
 
 
-def take_group(job: Job, place: Place, group: Group, work: str, following: Sequence[int] = ()) -> GroupResult:
+def take_group(job: Job, storage: ShardStorage, group: Group, work: str, following: Sequence[int] = ()) -> GroupResult:
     """Join the published result of a group; inputs that failed are given up as they would be on this machine.
 
     `following` are the groups that are asked for next.
     """
-    published = place.fetch(work, group.number, following)
+    published = storage.fetch(work, group.number, following)
     result, written, writer = GroupResult.from_json(published.result), published.root, job.writing().writer
     if job.building is not None:
         job.building.elsewhere(published.elsewhere)
@@ -62,5 +62,5 @@ def take_group(job: Job, place: Place, group: Group, work: str, following: Seque
             )
         job.give_up(number, carried_error(failed))
     job.predicted_bytes = max(job.predicted_bytes, result.predicted_bytes)
-    place.taken(published)
+    storage.taken(published)
     return result

@@ -21,8 +21,8 @@ from penstock._src.conversion.commit.join import GROUP
 from penstock._src.conversion.commit.writer import DataSetWriter
 from penstock._src.conversion.commit.writing import InputProgress, JobInputs, SerialWriter
 from penstock._src.conversion.inputs.input import DatasetSpec, Input, InputRef, OpenOptions, open_input
-from penstock._src.conversion.shards.place import Attempt, Place
-from penstock._src.conversion.shards.places import place_of
+from penstock._src.conversion.shards.choose_storage import shard_storage_of
+from penstock._src.conversion.shards.shard_storage import Attempt, ShardStorage
 from penstock._src.conversion.stop import StopSignals
 from penstock._src.lerobot.write.sink import LeRobotSink
 from penstock._src.system import memory as process_memory
@@ -110,18 +110,18 @@ class GroupResult:
 
 
 class SharedStop(StopSignals):
-    """Hears a request to stop in the place that the tasks share."""
+    """Hears a request to stop in the storage that the tasks share."""
 
-    def __init__(self, place: Place, work: str) -> None:
+    def __init__(self, storage: ShardStorage, work: str) -> None:
         super().__init__()
-        self._place, self._work = place, work
+        self._storage, self._work = storage, work
         self._looked_s = 0.0
 
     def check(self) -> None:
         now_s = time.monotonic()
-        if now_s - self._looked_s >= self._place.look_every_s / 2:
+        if now_s - self._looked_s >= self._storage.look_every_s / 2:
             self._looked_s = now_s
-            self.is_requested = self.is_requested or self._place.is_asked_to_stop(self._work)
+            self.is_requested = self.is_requested or self._storage.is_asked_to_stop(self._work)
         super().check()
 
 
@@ -132,9 +132,9 @@ class Reporter:
     """
 
     def __init__(
-        self, place: Place, request: GroupRequest, *, base_bytes: int = 0, limit_bytes: int | None = None
+        self, storage: ShardStorage, request: GroupRequest, *, base_bytes: int = 0, limit_bytes: int | None = None
     ) -> None:
-        self._place, self._request = place, request
+        self._storage, self._request = storage, request
         self._base_bytes, self._limit_bytes = base_bytes, limit_bytes
         self._moved: dict[int, int] = {}
         self.number = request.group.first
@@ -151,7 +151,7 @@ class Reporter:
 
     def tell(self, **more: Any) -> None:
         known = {"input": self.number, "moved": dict(self._moved), "bytes": self.held_bytes}
-        self._place.write_progress(self._request.attempt, {**known, "node": self._request.node, **more})
+        self._storage.write_progress(self._request.attempt, {**known, "node": self._request.node, **more})
 
     def __enter__(self) -> Reporter:
         self.tell()
@@ -163,7 +163,7 @@ class Reporter:
     ) -> None:
         self._ended.set()
         self._thread.join()
-        self._place.end_progress(self._request.attempt)
+        self._storage.end_progress(self._request.attempt)
 
     def _run(self) -> None:
         told_s = time.monotonic()
@@ -172,7 +172,7 @@ class Reporter:
                 # The other tasks of this machine have their own share: this process ends before it takes theirs.
                 self.tell(over_bytes=self.held_bytes)
                 os.kill(os.getpid(), signal.SIGKILL)
-            if time.monotonic() - told_s >= self._place.look_every_s:
+            if time.monotonic() - told_s >= self._storage.look_every_s:
                 told_s = time.monotonic()
                 self.tell()
 
@@ -241,16 +241,16 @@ def write_group(request: GroupRequest, stop: StopSignals, on_moved: OnMoved, *, 
 
     `base_bytes` of the process are not penstock's.
     """
-    place = place_of(as_path(request.out))
+    storage = shard_storage_of(as_path(request.out))
     for first_file in range(0, _MOST_FILES, _FILES_OF_ATTEMPT):
-        with contextlib.suppress(RemoteTaken), place.attempt(request.attempt) as attempt:
-            return _write_group(request, place, attempt, stop, on_moved, base_bytes, first_file)
-    raise DataSetError(f"{place.where}: group {request.group.number:,} has other bytes at each attempt")
+        with contextlib.suppress(RemoteTaken), storage.attempt(request.attempt) as attempt:
+            return _write_group(request, storage, attempt, stop, on_moved, base_bytes, first_file)
+    raise DataSetError(f"{storage.where}: group {request.group.number:,} has other bytes at each attempt")
 
 
 def _write_group(
     request: GroupRequest,
-    place: Place,
+    storage: ShardStorage,
     attempt: Attempt,
     stop: StopSignals,
     on_moved: OnMoved,
@@ -291,7 +291,7 @@ def _write_group(
         failed={str(number): error for number, error in failed.items()},
     )
     if not attempt.publish(result.to_json(), stop.check):
-        (first,) = place.read_results(request.work, [request.group.number])
+        (first,) = storage.read_results(request.work, [request.group.number])
         result = replace(result, **{name: (first or {})[name] for name in ("node", "failed", "episodes", "frames")})
     return result
 

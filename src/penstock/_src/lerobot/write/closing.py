@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock._src.lerobot import layout, tables
 from penstock._src.lerobot.features import Description
-from penstock._src.lerobot.layout import EpisodePlace, FreshNames
+from penstock._src.lerobot.layout import EpisodePlace, UnsyncedNames
 from penstock._src.lerobot.stats import STATISTICS, Stats
 from penstock._src.system.closing import on_error
 from penstock.errors import DataSetCorrupt
@@ -109,7 +109,7 @@ def _stats(row: dict[str, Any], key: str) -> Stats | None:
     return None if stats["count"] is None else stats
 
 
-def keep_statistics(root: Path, names: FreshNames, source: str, target: str) -> None:
+def keep_statistics(root: Path, names: UnsyncedNames, source: str, target: str) -> None:
     """Before a closed data set is continued: the statistics of its episodes move to where `close` finds them.
 
     Killed within, this is done again: the journal says that the data set is closed until it is through.
@@ -133,7 +133,7 @@ def drop_statistics(root: Path) -> None:
             shutil.rmtree(root / KEPT_DIR)
 
 
-def remove_info(root: Path, names: FreshNames) -> None:
+def remove_info(root: Path, names: UnsyncedNames) -> None:
     """Remove meta/info.json for good, before anything else changes: the directory is no finished data set then."""
     if (root / layout.INFO_PATH).exists():
         layout.remove(root / layout.INFO_PATH)

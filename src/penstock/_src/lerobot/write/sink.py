@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from penstock._src.lerobot import layout, tables
 from penstock._src.lerobot.features import ROW_FEATURES, Description, Feature
-from penstock._src.lerobot.layout import EpisodePlace, FreshNames
+from penstock._src.lerobot.layout import EpisodePlace, UnsyncedNames
 from penstock._src.lerobot.stats import Stats
 from penstock._src.lerobot.write import closing
 from penstock._src.lerobot.write.spool import DataFiles, PartWriter
@@ -74,7 +74,7 @@ class DataSetFiles(ABC):
     statistics_path: ClassVar[str]  # where `close` puts the statistics of the episodes,
     kept_path: ClassVar[str]  # and where they lie while the data set is continued
 
-    def __init__(self, root: Path, description: Description, names: FreshNames) -> None:
+    def __init__(self, root: Path, description: Description, names: UnsyncedNames) -> None:
         self.root, self.description, self.names = root, description, names
         # Made when the first rows come: loading Arrow then falls into the time that the video files take.
         self.schema: tables.SchemaMaker = cache(lambda: tables.data_schema(description.features, lists=self.lists))
@@ -160,7 +160,7 @@ class LeRobotSink(DataSetFiles):
     statistics_path, kept_path = layout.EPISODES_DIR, closing.KEPT_DIR
 
     def __init__(
-        self, root: Path, description: Description, names: FreshNames, *, is_worker_output: bool = False
+        self, root: Path, description: Description, names: UnsyncedNames, *, is_worker_output: bool = False
     ) -> None:
         super().__init__(root, description, names)
         self.is_worker_output = is_worker_output
@@ -172,7 +172,7 @@ class LeRobotSink(DataSetFiles):
         self._survey: ResumeSurvey | None = None
         self._chunks = layout.ALL_CHUNKS
 
-    def number_from(self, chunks: layout.Chunks) -> None:
+    def number_from(self, chunks: layout.FileChunks) -> None:
         """Files are numbered in these chunks; those of earlier episodes in chunks before them lie elsewhere."""
         self._chunks = chunks
         self.data.number_from(chunks)

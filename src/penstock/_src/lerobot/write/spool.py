@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from penstock._src.lerobot import layout, tables
 from penstock._src.lerobot.features import Description, Feature
-from penstock._src.lerobot.layout import FilePosition, FreshNames
+from penstock._src.lerobot.layout import FilePosition, UnsyncedNames
 from penstock.errors import DataSetCorrupt, DataSetError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class DataFiles:
     """
 
     def __init__(
-        self, root: Path, description: Description, schema: tables.SchemaMaker, most_parts: int, names: FreshNames
+        self, root: Path, description: Description, schema: tables.SchemaMaker, most_parts: int, names: UnsyncedNames
     ) -> None:
         self._root, self._schema, self._most_parts, self._names = root, schema, most_parts, names
         self._limit_bytes, self._chunks_size = description.data_file_bytes, description.chunks_size
@@ -103,7 +103,7 @@ class DataFiles:
         self._waiting_bytes = 0
         self._full: list[tuple[FilePosition, list[EpisodePart]]] = []
 
-    def number_from(self, chunks: layout.Chunks) -> None:
+    def number_from(self, chunks: layout.FileChunks) -> None:
         """Before the first episode: these chunks are ours."""
         self._position, self._chunks = FilePosition(chunks.first, 0), chunks
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from penstock._src.lerobot import layout
 from penstock._src.lerobot.features import ROW_FEATURES, Description, Feature
-from penstock._src.lerobot.layout import FreshNames
+from penstock._src.lerobot.layout import UnsyncedNames
 from penstock._src.lerobot.read.version21 import EPISODES_PATH, TASKS_PATH
 from penstock._src.lerobot.stats import Stats
 from penstock._src.lerobot.write import closing
@@ -60,7 +60,7 @@ class Version21Sink(DataSetFiles):
     )
     statistics_path, kept_path = EPISODES_STATS_PATH, f"{closing.KEPT_DIR}/stats.jsonl"
 
-    def __init__(self, root: Path, description: Description, names: FreshNames) -> None:
+    def __init__(self, root: Path, description: Description, names: UnsyncedNames) -> None:
         if language := [feature.key for feature in description.features if feature.dtype == "language"]:
             raise DataSetError(
                 f"LeRobot v2.1 has no columns like {', '.join(language)}: its readers fail on them",
@@ -211,7 +211,7 @@ class Version21Episode(EpisodeFiles):
     def _file(self, feature: Feature) -> VideoFiles:
         """One file of a camera; several episodes reach the disk together, so it does not sync by itself."""
         path = self._paths[feature.key]
-        names = FreshNames(self._owner.root, fsync=False)
+        names = UnsyncedNames(self._owner.root, fsync=False)
         video = VideoFiles(feature, self._owner.description, names, lambda position: path)
         video.info = self._owner.video_info[feature.key]
         return video

@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock._src.lerobot import layout
 from penstock._src.lerobot.features import Description, Feature
-from penstock._src.lerobot.layout import FilePosition, FreshNames, VideoSpan
+from penstock._src.lerobot.layout import FilePosition, UnsyncedNames, VideoSpan
 from penstock._src.media.image import jpeg
 from penstock._src.media.mp4.boxes import mjpeg_stsd
 from penstock._src.media.mp4.writer import Mark, Mp4Writer, SampleTable
@@ -45,7 +45,7 @@ class VideoFiles:
     """
 
     def __init__(
-        self, feature: Feature, description: Description, names: FreshNames, path_of: Callable[[FilePosition], Path]
+        self, feature: Feature, description: Description, names: UnsyncedNames, path_of: Callable[[FilePosition], Path]
     ) -> None:
         self.key = feature.key
         self.info: dict[str, Any] | None = None

@@ -43,10 +43,10 @@ _WARM_UP_ROUNDS = 2  # of batches in every slot: by then each thread has opened 
 def bench_load(plan: Plan, say: Callable[[str], None] = lambda text: None, window: Sampling | None = None) -> LoadBench:
     """Measure all points of a plan, one after the other; `say` gets each. `window` stands in for `plan.window`."""
     check(plan)
-    return _Run(plan, say, window).all()
+    return _BenchRun(plan, say, window).all()
 
 
-class _Run:
+class _BenchRun:
     """The points of a plan as they come in."""
 
     def __init__(self, plan: Plan, say: Callable[[str], None], window: Sampling | None) -> None:
@@ -128,7 +128,7 @@ class _Run:
                 if view != COLD:
                     _fill_slots(loader)
                 stats = loader.stats()
-        self.threads = max(self.threads, loader.shares.threads)
+        self.threads = max(self.threads, loader.memory_split.threads)
         self.notes += [f"batch {batch_size}: {note}" for note in loader.notes if note.startswith("memory")]
         if len(loader) < _LEAST_BATCHES and view != COLD:
             few = (
@@ -238,7 +238,7 @@ class _Run:
                 continue
             try:
                 with self._loader(store, window, batch_size, "off") as loader:
-                    return loader.shares.left_bytes
+                    return loader.memory_split.left_bytes
             except LimitExceeded:
                 continue
         return None
@@ -312,6 +312,6 @@ def _batches(loader: Loader, once: bool) -> Iterator[Any]:
 
 def _is_warm(loader: Loader, batches: int, passed_s: float, seconds: float) -> bool:
     """After a pass and some batches in every slot; or when that takes too long."""
-    rounds = batches >= _WARM_UP_ROUNDS * loader.shares.slots
+    rounds = batches >= _WARM_UP_ROUNDS * loader.memory_split.slots
     passed = batches >= len(loader) or passed_s >= seconds
     return (rounds and passed) or passed_s >= max(_WARM_UP_S, 3 * seconds)

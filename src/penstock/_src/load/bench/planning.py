@@ -15,9 +15,9 @@ from penstock._src.load.bench.measure import bench_load
 from penstock._src.load.bench.points import COLD, LoadBench, Point, window_for
 from penstock._src.load.bench.points import Plan as BenchPlan
 from penstock._src.load.loader import Loader
+from penstock._src.load.memory_split import ENGINE_BYTES
 from penstock._src.load.sampling.window import Sampling
 from penstock._src.load.settings import HELD_SLOTS
-from penstock._src.load.shares import ENGINE_BYTES
 from penstock._src.load.views import cache
 from penstock._src.load.views.choose_views import full_bytes_of, share_on_disk
 from penstock._src.load.vqa.planning import vqa_options
@@ -89,16 +89,16 @@ def plan_loading(
             image_size=image_size,
             stored_bytes=store.stored_bytes,
             decoded_bytes=decoded_bytes,
-            batch_bytes=whole.shares.slot_bytes,
+            batch_bytes=whole.memory_split.slot_bytes,
             engine_bytes=ENGINE_BYTES,
-            pinned_bytes=whole.shares.slots * pinned_bytes(whole.shares.slot_bytes),
+            pinned_bytes=whole.memory_split.slots * pinned_bytes(whole.memory_split.slot_bytes),
             budget_bytes=budget_bytes,
             available_bytes=limit.available_bytes,
             memory_limit=limit.available_ruled_by,
             strategy=strategy_for(decoded_bytes, budget_bytes / _BUDGET_SHARE),
-            threads=whole.shares.threads,
-            slots=whole.shares.slots,
-            prefetch=whole.shares.slots - HELD_SLOTS,
+            threads=whole.memory_split.threads,
+            slots=whole.memory_split.slots,
+            prefetch=whole.memory_split.slots - HELD_SLOTS,
             chosen=chosen,
             options=tuple(candidates),
             reasons=tuple(reasons),
@@ -157,7 +157,7 @@ def _measured(
     samples_per_row = whole.samples / max(store.rows, 1)
     rows = max(_PART_BYTES // row_bytes, int(_PART_BATCHES * settings.batch_size / max(samples_per_row, 1e-9)))
     rows = min(rows, store.rows)
-    share = share_in_memory([images.n_bytes], whole.shares.left_bytes)
+    share = share_in_memory([images.n_bytes], whole.memory_split.left_bytes)
     plan = BenchPlan(
         path=settings.path, batch_sizes=(settings.batch_size,), views=views, window="given",
         image_size=settings.image_size, memory=settings.memory, threads=settings.threads, seconds=seconds,
@@ -174,18 +174,18 @@ def _options(bench: LoadBench, whole: Loader, images: _ViewBytes) -> list[LoadOp
     """No view first, then the views in the order in which they are preferred."""
     points = {point.view: point for point in bench.points}
     off, cold = points["off"], points.get(COLD)
-    shares = whole.shares
-    batches_bytes = shares.slots * shares.slot_bytes
-    numbers_bytes = shares.table_bytes + shares.index_bytes
+    split = whole.memory_split
+    batches_bytes = split.slots * split.slot_bytes
+    numbers_bytes = split.table_bytes + split.index_bytes
     fixed = {
         "batches": batches_bytes,
         "numbers and indexes": numbers_bytes,
         "threads and libraries": max(0, off.peak_bytes - bench.start_bytes - batches_bytes - numbers_bytes),
     }
     without = LoadOption("off", 0.0, fixed, 0, 0.0, (cold or off).samples_per_s)
-    share = share_in_memory([images.n_bytes], shares.left_bytes)
+    share = share_in_memory([images.n_bytes], split.left_bytes)
     views = [
-        _with_view(points[view], off, without, bench, shares.left_bytes, share, images)
+        _with_view(points[view], off, without, bench, split.left_bytes, share, images)
         for view in ("ram", "disk") if view in points
     ]  # fmt: skip
     if is_enough_on_disk(images.on_disk, share):

@@ -102,7 +102,7 @@ class EngineLoop:
         """Do what is asked for."""
 
 
-class Engine(EngineLoop):
+class EngineProcessLoop(EngineLoop):
     """Stores, threads and slots of the engine process of a loader."""
 
     def __init__(self, spec: EngineSpec, start: EngineStart, marks: RowMarks, channel: Channel) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock._src.load.engine.job import BatchJob, Failure
 from penstock._src.load.engine.source import SampleSource
-from penstock._src.load.epoch import Pass, PlannedBatch, Request
+from penstock._src.load.epoch import BatchRequest, Pass, PlannedBatch
 from penstock._src.load.process.channel import ChannelClosed, ChannelMessage, Kind
 from penstock._src.load.process.packing import unpack
 
@@ -39,7 +39,7 @@ class ProcessPass(Pass):
         self._epoch = epoch
         self._tell(Kind.EPOCH, epoch)  # where it has died, its profile begins with the next epoch
 
-    def _send(self, request: Request) -> None:
+    def _send(self, request: BatchRequest) -> None:
         planned = request.planned
         self._tell(Kind.MAKE, request.number, planned.epoch, planned.first, planned.stop, request.slot)
 
@@ -53,7 +53,7 @@ class ProcessPass(Pass):
 
     # Answers
 
-    def _await(self, request: Request, wait: bool) -> BatchJob | None:
+    def _await(self, request: BatchRequest, wait: bool) -> BatchJob | None:
         while True:
             try:
                 message = self._next_message(wait)
@@ -99,7 +99,7 @@ class ProcessPass(Pass):
         for request in self._requests:
             self._send(request)
 
-    def _job(self, request: Request, message: ChannelMessage) -> BatchJob:
+    def _job(self, request: BatchRequest, message: ChannelMessage) -> BatchJob:
         if message.kind == Kind.ERROR:
             self._over = True
             raise unpack(message.payload)

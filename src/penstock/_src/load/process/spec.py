@@ -34,7 +34,7 @@ class Spec(Protocol):
 class EngineSpec:
     """Stores, window and order; views and numbers by where they lie. It is pickled, so stores travel as their paths."""
 
-    engine: ClassVar[str] = "penstock._src.load.process.child:Engine"
+    engine: ClassVar[str] = "penstock._src.load.process.child:EngineProcessLoop"
 
     stores: tuple[Store, ...]
     window: Sampling

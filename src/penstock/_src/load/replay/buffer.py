@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._src.load import settings
+from penstock._src.load.choose_engine import ENGINES
 from penstock._src.load.engine.slots import lay_out
 from penstock._src.load.engine.source import ImageSize, Shaping
-from penstock._src.load.engines import ENGINES
+from penstock._src.load.memory_split import ENGINE_BYTES, LIBRARIES_BYTES, TABLE_SHARE, engine_bytes
 from penstock._src.load.replay.async_buffer import AsyncSampleBuffer
 from penstock._src.load.replay.batches import ReplayBatches
 from penstock._src.load.replay.file import ReplayFile, load_file, load_text, moments
 from penstock._src.load.replay.options import ReplayOutput, paths_for, replay_request, seed_for
-from penstock._src.load.shares import ENGINE_BYTES, LIBRARIES_BYTES, TABLE_SHARE, engine_bytes
 from penstock._src.profile.record.steps import LoaderPass, is_ahead
 from penstock._src.stores.hdf5.guard import is_guard_fork
 from penstock._src.system.budget import Budget

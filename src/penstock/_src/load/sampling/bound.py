@@ -40,7 +40,7 @@ class Output:
     """The name of the entry that says which steps lie beyond the episode's ends."""
 
 
-class Needs(NamedTuple):
+class RowRequests(NamedTuple):
     """The rows that some samples need. Outputs that need the same rows share one array: do not write into it."""
 
     rows: dict[str, NDArray[np.int64]]
@@ -85,12 +85,12 @@ class BoundWindow:
         """The number of samples."""
         return int(self._sample_starts[-1])
 
-    def needs(self, samples: ArrayLike) -> Needs:
+    def needs(self, samples: ArrayLike) -> RowRequests:
         """The rows of these samples, in their order; repeats are fine."""
         rows, episodes = self._located(samples)
         starts = self.store.episode_starts
         first, last = starts[episodes][:, None], (starts[episodes + 1] - 1)[:, None]
-        needs = Needs({}, {}, rows)
+        needs = RowRequests({}, {}, rows)
         here = rows[:, None]
         for offsets, outputs in self._groups.items():
             wanted = here if offsets == (0,) else here + np.array(offsets, np.int64)

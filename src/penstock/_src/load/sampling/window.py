@@ -11,8 +11,8 @@ import numpy as np
 
 from penstock._src.load.sampling.bound import (
     BoundWindow,
-    Needs,
     Output,
+    RowRequests,
     Sampling,
     check_some,
     columns_of,
@@ -28,7 +28,7 @@ from penstock.errors import UsageError
 if TYPE_CHECKING:
     from penstock._src.stores.store import Store
 
-__all__ = ["BoundWindow", "Clip", "Needs", "Output", "Sampling", "Transition", "Window"]
+__all__ = ["BoundWindow", "Clip", "Output", "RowRequests", "Sampling", "Transition", "Window"]
 
 _FARTHEST = 1 << 40  # rows; an offset beyond is a mistake, and sums with row numbers must not overflow
 

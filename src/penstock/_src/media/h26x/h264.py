@@ -23,7 +23,7 @@ _KEPT_MACROBLOCKS = {
 }  # fmt: skip
 
 
-class Sps(NamedTuple):
+class H264Sps(NamedTuple):
     """A sequence parameter set."""
 
     number: int
@@ -36,14 +36,14 @@ class Sps(NamedTuple):
     poc_bits: int
 
 
-class Pps(NamedTuple):
+class H264Pps(NamedTuple):
     """A picture parameter set: which sequence it belongs to."""
 
     number: int
     sps: int
 
 
-class SliceHead(NamedTuple):
+class H264SliceHeader(NamedTuple):
     """The first fields of a slice header."""
 
     starts_picture: bool
@@ -52,7 +52,7 @@ class SliceHead(NamedTuple):
     is_field: bool
     frame_num: int
     poc_lsb: int | None
-    sps: Sps
+    sps: H264Sps
 
 
 def unit_type(unit: bytes) -> int:
@@ -66,7 +66,7 @@ def is_base_layer(unit: bytes) -> bool:
     return True
 
 
-def parse_sps(unit: bytes) -> Sps:
+def parse_sps(unit: bytes) -> H264Sps:
     bits = Bits(unit, 1)
     profile_idc, constraints, level = bits.u(8), bits.u(8), bits.u(8)
     number = bits.ue(31, "the number of a sequence parameter set")
@@ -108,16 +108,16 @@ def parse_sps(unit: bytes) -> Sps:
         progressive=progressive,
     )
     profile = bytes((profile_idc, constraints, level))
-    return Sps(number, profile, picture, separate, frame_num_bits, gaps_allowed, poc_type, poc_bits)
+    return H264Sps(number, profile, picture, separate, frame_num_bits, gaps_allowed, poc_type, poc_bits)
 
 
-def parse_pps(unit: bytes) -> Pps:
+def parse_pps(unit: bytes) -> H264Pps:
     bits = Bits(unit[:16], 1)
     number = bits.ue(255, "the number of a picture parameter set")
-    return Pps(number, bits.ue(31, "the number of a sequence parameter set"))
+    return H264Pps(number, bits.ue(31, "the number of a sequence parameter set"))
 
 
-def parse_slice(unit: bytes, spss: dict[int, Sps], ppss: dict[int, Pps]) -> SliceHead:
+def parse_slice(unit: bytes, spss: dict[int, H264Sps], ppss: dict[int, H264Pps]) -> H264SliceHeader:
     """The head of a slice; its parameter sets must have come before it."""
     kind = unit_type(unit)
     bits = Bits(unit[:_SLICE_HEAD_BYTES], 1)
@@ -136,13 +136,13 @@ def parse_slice(unit: bytes, spss: dict[int, Sps], ppss: dict[int, Pps]) -> Slic
     if kind == IDR:
         bits.ue(65535, "idr_pic_id")
     poc_lsb = bits.u(sps.poc_bits) if sps.poc_type == 0 else None
-    return SliceHead(first_macroblock == 0, kind == IDR, unit[0] & 0x60 != 0, is_field, frame_num, poc_lsb, sps)
+    return H264SliceHeader(first_macroblock == 0, kind == IDR, unit[0] & 0x60 != 0, is_field, frame_num, poc_lsb, sps)
 
 
 PARSERS = {SPS: parse_sps, PPS: parse_pps}
 
 
-def describe(units: Mapping[int, Sequence[bytes]], active: Sps) -> bytes:
+def describe(units: Mapping[int, Sequence[bytes]], active: H264Sps) -> bytes:
     """The stsd box: `avc1` with the parameter sets, by their kinds, in avcC."""
     record = [b"\1", active.profile, b"\xff"]
     for kind, count_bits in ((SPS, 0xE0), (PPS, 0)):

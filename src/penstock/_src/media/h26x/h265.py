@@ -26,13 +26,13 @@ ReferenceSet = tuple[tuple[int, bool], ...]
 """Pictures that a decoder keeps: how far each is shown before (negative) or after, and whether it is used at once."""
 
 
-class Vps(NamedTuple):
+class H265Vps(NamedTuple):
     """A video parameter set."""
 
     number: int
 
 
-class Sps(NamedTuple):
+class H265Sps(NamedTuple):
     """A sequence parameter set."""
 
     number: int
@@ -45,7 +45,7 @@ class Sps(NamedTuple):
     references: tuple[ReferenceSet, ...] | None  # None: they could not be read
 
 
-class Pps(NamedTuple):
+class H265Pps(NamedTuple):
     """A picture parameter set: which sequence it belongs to, and what its slice headers hold."""
 
     number: int
@@ -54,7 +54,7 @@ class Pps(NamedTuple):
     extra_bits: int
 
 
-class SliceHead(NamedTuple):
+class H265SliceHeader(NamedTuple):
     """The first fields of a slice header."""
 
     starts_picture: bool
@@ -63,7 +63,7 @@ class SliceHead(NamedTuple):
     shown: bool
     poc_lsb: int
     references: tuple[int, ...]  # pictures that it is predicted from, as distances in the order in which they are shown
-    sps: Sps
+    sps: H265Sps
     is_field: bool = False  # as H.264 has it
 
 
@@ -78,11 +78,11 @@ def is_base_layer(unit: bytes) -> bool:
     return not (unit[0] & 1 or unit[1] >> 3)
 
 
-def parse_vps(unit: bytes) -> Vps:
-    return Vps(Bits(unit[:8], 2).u(4))
+def parse_vps(unit: bytes) -> H265Vps:
+    return H265Vps(Bits(unit[:8], 2).u(4))
 
 
-def parse_sps(unit: bytes) -> Sps:
+def parse_sps(unit: bytes) -> H265Sps:
     bits = Bits(unit, 2)
     bits.u(4)
     sub_layers = bits.u(3)
@@ -113,19 +113,19 @@ def parse_sps(unit: bytes) -> Sps:
         full_range=references is not None and _full_range(bits, poc_bits),
         reorder=reorder,
     )
-    return Sps(number, profile, sub_layers + 1, nested, picture, separate, poc_bits, references)
+    return H265Sps(number, profile, sub_layers + 1, nested, picture, separate, poc_bits, references)
 
 
-def parse_pps(unit: bytes) -> Pps:
+def parse_pps(unit: bytes) -> H265Pps:
     bits = Bits(unit[:32], 2)
     number = bits.ue(63, "the number of a picture parameter set")
     sps = bits.ue(15, "the number of a sequence parameter set")
     bits.flag()
     output_flag = bits.flag()
-    return Pps(number, sps, output_flag, bits.u(3))
+    return H265Pps(number, sps, output_flag, bits.u(3))
 
 
-def parse_slice(unit: bytes, spss: dict[int, Sps], ppss: dict[int, Pps]) -> SliceHead:
+def parse_slice(unit: bytes, spss: dict[int, H265Sps], ppss: dict[int, H265Pps]) -> H265SliceHeader:
     """The head of a slice; its parameter sets must have come before it."""
     kind = unit_type(unit)
     layer = (unit[1] & 7) - 1
@@ -138,22 +138,22 @@ def parse_slice(unit: bytes, spss: dict[int, Sps], ppss: dict[int, Pps]) -> Slic
     if sps is None or pps is None:
         raise MissingSet(number)
     if not starts_picture:
-        return SliceHead(False, kind, layer, True, 0, (), sps)
+        return H265SliceHeader(False, kind, layer, True, 0, (), sps)
     bits.skip(pps.extra_bits)
     bits.ue(2, "slice_type")
     shown = bits.flag() if pps.output_flag else True
     if sps.separate_planes:
         bits.skip(2)
     if kind in IDR_TYPES:
-        return SliceHead(True, kind, layer, shown, 0, (), sps)
+        return H265SliceHeader(True, kind, layer, shown, 0, (), sps)
     poc_lsb = bits.u(sps.poc_bits)
-    return SliceHead(True, kind, layer, shown, poc_lsb, _used_references(bits, sps), sps)
+    return H265SliceHeader(True, kind, layer, shown, poc_lsb, _used_references(bits, sps), sps)
 
 
 PARSERS = {VPS: parse_vps, SPS: parse_sps, PPS: parse_pps}
 
 
-def describe(units: Mapping[int, Sequence[bytes]], active: Sps) -> bytes:
+def describe(units: Mapping[int, Sequence[bytes]], active: H265Sps) -> bytes:
     """The stsd box: `hvc1` with the parameter sets, by their kinds, in hvcC."""
     depth = active.picture.bit_depth - 8
     record = [
@@ -227,7 +227,7 @@ def _skip_scaling_lists(bits: Bits, chroma: int) -> None:
                 bits.se()
 
 
-def _used_references(bits: Bits, sps: Sps) -> tuple[int, ...]:
+def _used_references(bits: Bits, sps: H265Sps) -> tuple[int, ...]:
     """What the slice's picture is predicted from; long-term references are left to the decoder."""
     if sps.references is None:
         return ()

@@ -19,8 +19,8 @@ from penstock.errors import VideoError
 _TAIL = bytes(range(0xA5, 0xD5, 3))
 
 
-class DecodedPicture:
-    """One picture of a stream: the number of its message, and its pixels when they are asked for."""
+class DecodedFrame:
+    """One frame of a stream: the number of its message, and its pixels when they are asked for."""
 
     __slots__ = ("_frame", "number")
 
@@ -33,16 +33,16 @@ class DecodedPicture:
         pixels: NDArray[np.uint8] = self._frame.to_ndarray(format="rgb24", **rgb_options(self._frame))
         return pixels
 
-    def _same_as(self, other: DecodedPicture) -> bool:
+    def _same_as(self, other: DecodedFrame) -> bool:
         return bool(np.array_equal(_planes(self._frame), _planes(other._frame)))
 
 
 class StreamDecoder(Closing):
     """Decodes one stream; a context manager. Damage is a VideoError whose `number` says from which message on.
 
-    `in_order`: pictures take the numbers of their messages in rising order, whatever the order in which they came;
+    `in_order`: frames take the numbers of their messages in rising order, whatever the order in which they came;
     otherwise each keeps the number of its own message. FFmpeg's H.265 decoder does not tell that a slice is cut, so
-    such streams are decoded a second time with bytes added behind each slice: where the pictures differ, it was.
+    such streams are decoded a second time with bytes added behind each slice: where the frames differ, it was.
     """
 
     def __init__(self, codec: StreamCodec, *, delay: int, in_order: bool) -> None:
@@ -51,7 +51,7 @@ class StreamDecoder(Closing):
         self._in_order = in_order
         self._contexts: list[Any] = []
         self._expected: list[int] = []
-        self._twins: list[DecodedPicture] = []
+        self._twins: list[DecodedFrame] = []
         self.reset()
 
     def reset(self) -> None:
@@ -63,19 +63,19 @@ class StreamDecoder(Closing):
         for _ in range(2 if self._codec == "h265" else 1):
             context: Any = av.CodecContext.create("h264" if self._codec == "h264" else "hevc", "r")
             context.thread_count = 1
-            # Without a delay pictures come out at once; with one, FFmpeg must not guess a shorter one.
+            # Without a delay frames come out at once; with one, FFmpeg must not guess a shorter one.
             context.options = {"err_detect": "explode", **({"strict": "strict"} if self._delay else {})}
             if not self._delay:
                 context.options["flags"] = "low_delay"
             self._contexts.append(context)
 
-    def feed(self, number: int, data: bytes) -> Iterator[DecodedPicture]:
-        """Decode a message; the pictures that are ready, none at first where pictures are reordered."""
+    def feed(self, number: int, data: bytes) -> Iterator[DecodedFrame]:
+        """Decode a message; the frames that are ready, none at first where frames are reordered."""
         heappush(self._expected, number)
         return self._decode(number, data)
 
-    def flush(self) -> Iterator[DecodedPicture]:
-        """The pictures that are still held back; every message has been shown, or is reported."""
+    def flush(self) -> Iterator[DecodedFrame]:
+        """The frames that are still held back; every message has been shown, or is reported."""
         if self._expected:
             yield from self._decode(min(self._expected), None)
         if self._expected:
@@ -85,7 +85,7 @@ class StreamDecoder(Closing):
     def close(self) -> None:
         self._contexts, self._twins = [], []
 
-    def _decode(self, number: int, data: bytes | None) -> Iterator[DecodedPicture]:
+    def _decode(self, number: int, data: bytes | None) -> Iterator[DecodedFrame]:
         import av
 
         try:
@@ -93,18 +93,18 @@ class StreamDecoder(Closing):
             if len(self._contexts) > 1:
                 tailed = None if data is None else _with_tails(data)
                 twins = self._contexts[1].decode(_packet(number, tailed))
-                self._twins += [DecodedPicture(frame.pts, frame) for frame in twins]
+                self._twins += [DecodedFrame(frame.pts, frame) for frame in twins]
         except (av.FFmpegError, ValueError, VideoError) as error:
             raise StreamDamage(number, f"cannot be decoded: {_text(error)}") from error
         for frame in frames:
             if frame.pts is None or frame.is_corrupt:
                 raise StreamDamage(number, "is damaged")
-            shown = DecodedPicture(frame.pts, frame)
+            shown = DecodedFrame(frame.pts, frame)
             if len(self._contexts) > 1 and not (self._twins and shown._same_as(self._twins.pop(0))):
                 raise StreamDamage(shown.number, "is cut or damaged")
             yield self._numbered(shown)
 
-    def _numbered(self, shown: DecodedPicture) -> DecodedPicture:
+    def _numbered(self, shown: DecodedFrame) -> DecodedFrame:
         if self._in_order:
             shown.number = heappop(self._expected)
         elif shown.number in self._expected:

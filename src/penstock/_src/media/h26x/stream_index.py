@@ -30,7 +30,7 @@ class ParameterSets:
 
     codec: StreamCodec
     units: tuple[bytes, ...]
-    active: h264.Sps | h265.Sps
+    active: h264.H264Sps | h265.H265Sps
 
     @property
     def picture(self) -> PictureFormat:
@@ -187,7 +187,7 @@ class StreamScanner:
         group.release()
         self._group = stop
 
-    def _version(self, sps: h264.Sps | h265.Sps) -> int:
+    def _version(self, sps: h264.H264Sps | h265.H265Sps) -> int:
         units = self._tracker.units
         place = self._known.get((units, sps.number))
         if place is None:

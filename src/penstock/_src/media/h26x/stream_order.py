@@ -62,12 +62,12 @@ class _Pictures(ABC):
         """What follows does not go on from what came before."""
 
     @abstractmethod
-    def _flags(self, head: Any, ended: bool) -> int:
+    def _flags(self, header: Any, ended: bool) -> int:
         """What the first slice of a picture tells; `ended`: the sequence ends behind it."""
 
     def take(self, units: list[bytes]) -> tuple[int, Any]:
         """The flags of the picture in a message, and the sequence parameter set in force."""
-        codec, heads, ended = self.codec, list[Any](), False
+        codec, headers, ended = self.codec, list[Any](), False
         for unit in units:
             kind = codec.unit_type(unit)
             if not codec.is_base_layer(unit):
@@ -76,17 +76,17 @@ class _Pictures(ABC):
                 self._take_set(kind, unit)
             elif kind == codec.END_OF_SEQUENCE:
                 ended = True
-            elif kind in codec.PICTURE_TYPES and len(heads) < 3:
-                head = codec.parse_slice(unit, self._sets[codec.SPS], self._sets[codec.PPS])
-                if head.starts_picture or not heads:
-                    heads.append(head)
-        if not heads:
+            elif kind in codec.PICTURE_TYPES and len(headers) < 3:
+                header = codec.parse_slice(unit, self._sets[codec.SPS], self._sets[codec.PPS])
+                if header.starts_picture or not headers:
+                    headers.append(header)
+        if not headers:
             raise VideoError("holds no image")
-        if not heads[0].starts_picture:
+        if not headers[0].starts_picture:
             raise VideoError("begins in the middle of an image")
-        if len(heads) > (2 if heads[0].is_field else 1):
-            raise VideoError(f"holds {len(heads)} images or more, and one is expected")
-        return self._flags(heads[0], ended), heads[0].sps
+        if len(headers) > (2 if headers[0].is_field else 1):
+            raise VideoError(f"holds {len(headers)} images or more, and one is expected")
+        return self._flags(headers[0], ended), headers[0].sps
 
     def _take_set(self, kind: int, unit: bytes) -> None:
         if len(unit) > MAX_SET_BYTES:
@@ -113,22 +113,22 @@ class H264Pictures(_Pictures):
     def restart(self) -> None:
         self._last_reference = None
 
-    def _flags(self, head: h264.SliceHead, ended: bool) -> int:
-        return KEY * head.is_key | REORDERED * self._follow(head)
+    def _flags(self, header: h264.H264SliceHeader, ended: bool) -> int:
+        return KEY * header.is_key | REORDERED * self._follow(header)
 
-    def _follow(self, head: h264.SliceHead) -> bool:
+    def _follow(self, header: h264.H264SliceHeader) -> bool:
         """Check that no picture is missing before this one; whether it is shown before one that came earlier."""
-        if head.is_key:
+        if header.is_key:
             self._order.begin()
-        elif self._last_reference is not None and not head.is_field and not head.sps.gaps_allowed:
-            expected = (self._last_reference + 1) % (1 << head.sps.frame_num_bits)
-            if head.frame_num != expected:
-                raise VideoError(f"an image is missing before it: it has number {head.frame_num}, not {expected}")
-        if head.is_key or (head.is_reference and self._last_reference is not None):
-            self._last_reference = head.frame_num
-        if head.poc_lsb is None:
-            return head.sps.poc_type == 1 and head.sps.picture.reorder > 0
-        return self._order.place(head.poc_lsb, head.sps.poc_bits, anchors=head.is_reference)[1]
+        elif self._last_reference is not None and not header.is_field and not header.sps.gaps_allowed:
+            expected = (self._last_reference + 1) % (1 << header.sps.frame_num_bits)
+            if header.frame_num != expected:
+                raise VideoError(f"an image is missing before it: it has number {header.frame_num}, not {expected}")
+        if header.is_key or (header.is_reference and self._last_reference is not None):
+            self._last_reference = header.frame_num
+        if header.poc_lsb is None:
+            return header.sps.poc_type == 1 and header.sps.picture.reorder > 0
+        return self._order.place(header.poc_lsb, header.sps.poc_bits, anchors=header.is_reference)[1]
 
 
 class H265Pictures(_Pictures):
@@ -145,29 +145,29 @@ class H265Pictures(_Pictures):
     def restart(self) -> None:
         self._begins = True
 
-    def _flags(self, head: h265.SliceHead, ended: bool) -> int:
-        if not head.shown:
+    def _flags(self, header: h265.H265SliceHeader, ended: bool) -> int:
+        if not header.shown:
             raise VideoError("holds an image that is not shown")
-        is_key = head.kind in h265.KEY_TYPES
-        flags = KEY * is_key | LEADING * (head.kind in h265.SKIPPED_LEADING_TYPES) | REORDERED * self._follow(head)
+        is_key = header.kind in h265.KEY_TYPES
+        flags = KEY * is_key | LEADING * (header.kind in h265.SKIPPED_LEADING_TYPES) | REORDERED * self._follow(header)
         if is_key or not self._begins:
             self._begins = ended
         return flags
 
-    def _follow(self, head: h265.SliceHead) -> bool:
+    def _follow(self, header: h265.H265SliceHeader) -> bool:
         """Check that what the picture is predicted from has come; whether it is shown before one that came earlier."""
-        is_key = head.kind in h265.KEY_TYPES
+        is_key = header.kind in h265.KEY_TYPES
         if is_key:
-            self._fresh = self._begins or head.kind != _CRA  # a CRA frame in the middle goes on counting
+            self._fresh = self._begins or header.kind != _CRA  # a CRA frame in the middle goes on counting
             if self._fresh:
                 self._order.begin()
                 self._seen.clear()
-        referenced = head.kind >= 16 or head.kind % 2 == 1
-        anchors = head.layer == 0 and referenced and head.kind not in h265.LEADING_TYPES
-        place, late = self._order.place(head.poc_lsb, head.sps.poc_bits, anchors=anchors)
-        skipped = head.kind in h265.SKIPPED_LEADING_TYPES and self._fresh
+        referenced = header.kind >= 16 or header.kind % 2 == 1
+        anchors = header.layer == 0 and referenced and header.kind not in h265.LEADING_TYPES
+        place, late = self._order.place(header.poc_lsb, header.sps.poc_bits, anchors=anchors)
+        skipped = header.kind in h265.SKIPPED_LEADING_TYPES and self._fresh
         if not is_key and not skipped:
-            missing = sum(place + distance not in self._seen for distance in head.references)
+            missing = sum(place + distance not in self._seen for distance in header.references)
             if missing and not self._begins:
                 raise VideoError(f"an image is missing before it: {missing} that it is predicted from")
         self._seen.append(place)

@@ -31,17 +31,17 @@ _DEEPEST = 64
 _LONGEST_NS = 1 << 62
 
 
-class Node:
+class SpanNode:
     """A span under its parents in one thread. While the span is open: when it began, and the time in its children."""
 
     __slots__ = ("child_ns", "depth", "kids", "name", "number", "parent", "start_ns")
 
-    def __init__(self, name: str, parent: Node | None, number: int) -> None:
+    def __init__(self, name: str, parent: SpanNode | None, number: int) -> None:
         self.name = name
-        self.parent: Node = self if parent is None else parent
+        self.parent: SpanNode = self if parent is None else parent
         self.number = number
         self.depth: int = 0 if parent is None else parent.depth + 1
-        self.kids: dict[str, Node] = {}
+        self.kids: dict[str, SpanNode] = {}
         self.start_ns = 0
         self.child_ns = 0
 
@@ -60,7 +60,7 @@ class ThreadBuffer:
         self.number, self.page = self._board.claim()
         page = memoryview(self.page)
         self.words, self.doubles, self.board_words = page.cast("q"), page.cast("d"), self._board.words
-        self.node = Node("", None, at.ROOT)
+        self.node = SpanNode("", None, at.ROOT)
         self._numbers: dict[tuple[int, str], int] = {}
         self._levels: dict[tuple[str, int], int] = {}
         self.folded = 0
@@ -76,20 +76,20 @@ class ThreadBuffer:
 
     # Spans
 
-    def child(self, name: str) -> Node:
+    def child(self, name: str) -> SpanNode:
         """The node of a span under the one that is open."""
         return self.node.kids.get(name) or self._grow(name)
 
-    def _grow(self, name: str) -> Node:
+    def _grow(self, name: str) -> SpanNode:
         parent = self.node
         number = self._numbers.get((parent.number, name)) or self._add_node(parent, name)
-        node = Node(name, parent, number)
+        node = SpanNode(name, parent, number)
         # Names without end (an item's number in them) and endless recursion must not fill the memory.
         if number not in (at.OTHER_ID, at.OTHER_INNER_ID) and parent.depth < _DEEPEST:
             parent.kids[name] = node
         return node
 
-    def _add_node(self, parent: Node, name: str) -> int:
+    def _add_node(self, parent: SpanNode, name: str) -> int:
         number = self.words[at.P_NODES]
         if parent.number in (at.OTHER_ID, at.OTHER_INNER_ID):
             return at.OTHER_INNER_ID

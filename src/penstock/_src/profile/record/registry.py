@@ -48,7 +48,7 @@ class AccessPath:
 
 
 @dataclass
-class _Entry:
+class _RegisteredLoader:
     """A loader, and what speaks for it: itself, or a tunable that outlives it."""
 
     loader: weakref.ref[Any]
@@ -73,14 +73,14 @@ class _Entry:
         return replace(ended, ended=True) if ended.batches_handed else None
 
 
-_entries: deque[_Entry] = deque(maxlen=_MOST_KEPT)
+_entries: deque[_RegisteredLoader] = deque(maxlen=_MOST_KEPT)
 
 
 def register(loader: Any, tunable: Any = None) -> None:
     """Make a loader known to `snapshot()` and `verdict()`; `tunable` speaks for it where it does not do so itself."""
     share_board()  # its workers may start before anything is recorded
     unregister(loader, forget=True)
-    _entries.append(_Entry(weakref.ref(loader), id(loader), tunable))
+    _entries.append(_RegisteredLoader(weakref.ref(loader), id(loader), tunable))
 
 
 def unregister(loader: Any, *, forget: bool = False) -> None:
@@ -103,7 +103,7 @@ def begin_anew() -> None:
             each.tunable.begin_anew()
 
 
-def _entry_of(loader: Any) -> _Entry | None:
+def _entry_of(loader: Any) -> _RegisteredLoader | None:
     return next((each for each in _entries if each.loader() is loader or each.tunable is loader), None)
 
 

@@ -34,13 +34,13 @@ _LONGEST_NS = 1 << 56
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _Local(threading.local):
+class _LocalBuffer(threading.local):
     """Holds the buffer of the calling thread, once it has one; the buffer ends with the thread."""
 
     buffer: ThreadBuffer
 
 
-_local = _Local()
+_local = _LocalBuffer()
 
 
 def own_buffer() -> ThreadBuffer:
@@ -255,7 +255,7 @@ def joining() -> dict[str, str]:
 def _in_child() -> None:
     # A child of fork has its parent's buffer in its hands, which goes on without it.
     global _local
-    _local = _Local()
+    _local = _LocalBuffer()
 
 
 os.register_at_fork(before=share_board, after_in_child=_in_child)

@@ -283,14 +283,14 @@ os.register_at_fork(after_in_child=_begin_anew)
 # A loop over a loader
 
 
-class _Local(threading.local):
+class _LocalStepState(threading.local):
     """What the calling thread is doing."""
 
     is_ahead = False
     samples = 0
 
 
-_local = _Local()
+_local = _LocalStepState()
 
 
 def work_ahead() -> None:

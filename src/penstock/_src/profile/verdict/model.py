@@ -47,7 +47,7 @@ class StageTime:
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepTiming:
     """What a step takes in the steady state, and how much of it waits for data."""
 
     step_ms: float
@@ -97,21 +97,21 @@ class LoaderModel:
         return max(self.batch_ms, self.compute_ms) if self.threads else self.batch_ms + self.compute_ms
 
 
-def pace_of(series: Sequence[StepPoint], count: int, total_ns: int, wait_ns: int) -> Pace:
+def step_timing_of(series: Sequence[StepPoint], count: int, total_ns: int, wait_ns: int) -> StepTiming:
     """The steady state: without the first steps, and without rare long breaks between steps."""
     points = list(series)
     warm = min(int(len(points) * _WARM_SHARE) + 1, _WARM_MOST) if len(points) > 3 else 0
     points = points[warm:]
     if not points:
         each = max(count, 1) * 1e6
-        return Pace(total_ns / each, wait_ns / each, count)
+        return StepTiming(total_ns / each, wait_ns / each, count)
     durations = sorted(point.duration_ns for point in points)
     longest = _OUTLIER * durations[len(durations) // 2]
     kept = [point for point in points if point.duration_ns <= longest]
     if len(points) - len(kept) > max(1, _RARE * len(points)):
         kept = points  # not rare: it belongs to the training
     each = len(kept) * 1e6
-    return Pace(
+    return StepTiming(
         sum(point.duration_ns for point in kept) / each,
         sum(min(point.wait_ns, point.duration_ns) for point in kept) / each,
         len(kept),

@@ -29,12 +29,12 @@ from penstock._src.profile.verdict.model import (
     Fix,
     FixInputs,
     LoaderModel,
-    Pace,
     PassStarts,
     StageTime,
+    StepTiming,
     compute_stages_of,
-    pace_of,
     stages_of,
+    step_timing_of,
 )
 from penstock._src.profile.verdict.texts import WORKER_START, lines_of, sentence_of, trial_text
 from penstock._src.profile.verdict.trial import FixTrial, Replay, Step, batch_cost, preserved_rng_state, try_fix
@@ -58,7 +58,7 @@ class Verdict:
     """The loader's largest stage, or, compute-bound, the step's own; `worker_start` where most of the waiting is for
     worker processes that start anew for each epoch."""
     stage_share: float
-    pace: Pace
+    timing: StepTiming
     now: LoaderModel
     stages: tuple[StageTime, ...]
     fixes: tuple[Fix, ...]
@@ -72,11 +72,11 @@ class Verdict:
 
     @property
     def step_ms(self) -> float:
-        return self.pace.step_ms
+        return self.timing.step_ms
 
     @property
     def wait_ms(self) -> float:
-        return self.pace.wait_ms
+        return self.timing.wait_ms
 
     @property
     def sentence(self) -> str:
@@ -103,8 +103,8 @@ class Verdict:
                 name: getattr(self, name)
                 for name in ("bound", "stage", "stage_share", "sentence", "step_ms", "wait_ms")
             },
-            "steps": self.pace.steps,
-            "compute_ms": self.pace.compute_ms,
+            "steps": self.timing.steps,
+            "compute_ms": self.timing.compute_ms,
             "step_alone_ms": cost and cost.alone_ms,
             "step_with_loader_ms": cost and cost.beside_ms,
             "model": {**vars(self.now), "bounds_ms": self.now.bounds_ms, "epoch_start_ms": self.starts.per_step_ms},
@@ -166,23 +166,23 @@ def _judged(
             notes.append(message("measuring failed", error=str(error)))
     elif info.images:
         notes.append(message("unmeasured", why=_absence(info) if tunable is None else message("not asked")))
-    case, pace = case_of(snapshot, info, paths)
+    case, timing = case_of(snapshot, info, paths)
     if step is not None and not case.is_input_bound and tunable is not None and info.batch_size:
         case = replace(case, cost=batch_cost(tunable, step, info.batch_size, info.processes))
     if case.is_input_bound and (remote := _remote_note(snapshot)) is not None:
         notes.insert(0, remote)
     fixes = fixes_for(case)
-    best = best_of(fixes, pace.step_ms)
+    best = best_of(fixes, timing.step_ms)
     trial, note = _checked(tunable, best, case, step, seconds) if check else (None, None)
     notes += [] if note is None else [note]
-    stage, share = _stage(case, pace, snapshot)
+    stage, share = _stage(case, timing, snapshot)
     cost = loader_cost(snapshot)
     bound = "input" if case.is_input_bound else "compute"
     if bound == "compute" and cost is not None and cost.is_high:
         bound = "loader"
         notes.insert(0, message("fewer threads" if info.engine == "process" else "own process"))
     return Verdict(
-        bound, stage, share, pace, case.now, case.stages, fixes, best,
+        bound, stage, share, timing, case.now, case.stages, fixes, best,
         case.access_paths, tuple(notes), trial, case.starts, cost,
     )  # fmt: skip
 
@@ -198,12 +198,12 @@ def _remote_note(snapshot: Snapshot) -> str | None:
     return message(key, request=wait_us / requests / 1e3, share=f"{share:.0%}", size=f"{n_bytes / requests / 1e3:.0f}")
 
 
-def _stage(case: FixInputs, pace: Pace, snapshot: Snapshot) -> tuple[str | None, float]:
+def _stage(case: FixInputs, timing: StepTiming, snapshot: Snapshot) -> tuple[str | None, float]:
     """The stage that binds, and its part of the work."""
-    if case.is_input_bound and case.starts.spared_ms > 0.5 * pace.wait_ms:
-        return WORKER_START, min(case.starts.spared_ms / pace.wait_ms, 1.0)
+    if case.is_input_bound and case.starts.spared_ms > 0.5 * timing.wait_ms:
+        return WORKER_START, min(case.starts.spared_ms / timing.wait_ms, 1.0)
     ranked = case.stages if case.is_input_bound else compute_stages_of(snapshot, snapshot.steps.count)
-    total_ms = case.now.service_ms if case.is_input_bound else pace.compute_ms
+    total_ms = case.now.service_ms if case.is_input_bound else timing.compute_ms
     if not ranked:
         return None, 0.0
     return ranked[0].name, min(ranked[0].ms / total_ms, 1.0) if total_ms > 0 else 0.0
@@ -285,7 +285,7 @@ def _checked(
     return trial, None
 
 
-# What a run tells the model: pace, service time, CPU time, and beginnings of passes
+# What a run tells the model: timing, service time, CPU time, and beginnings of passes
 
 
 _UNEXPLAINED = (0.7, 1.6)  # beyond, something else is at work that a factor must not hide
@@ -298,8 +298,10 @@ def leading(loaders: Iterable[LoaderInfo]) -> LoaderInfo:
     return max(loaders, key=lambda each: (each.step_batches or 0, each.batches_handed or 0), default=LoaderInfo())
 
 
-def case_of(snapshot: Snapshot, loader: LoaderInfo, access_paths: Mapping[str, AccessPath]) -> tuple[FixInputs, Pace]:
-    """What changes are derived from, and the pace of the steps."""
+def case_of(
+    snapshot: Snapshot, loader: LoaderInfo, access_paths: Mapping[str, AccessPath]
+) -> tuple[FixInputs, StepTiming]:
+    """What changes are derived from, and the timing of the steps."""
     steps = snapshot.steps
     per_step = max(steps.batches / steps.count, 1e-9) if steps.batches and steps.count else 1.0
     hits, made = (snapshot.counters.get(name, 0) for name in ("view_hits", "images_decoded"))
@@ -308,23 +310,23 @@ def case_of(snapshot: Snapshot, loader: LoaderInfo, access_paths: Mapping[str, A
     batches = _batches(snapshot, loader)
     stages = stages_of(snapshot, batches)
     service = sum(stage.ms for stage in stages)
-    pace = pace_of(steps.series, steps.count, steps.total_ns, steps.wait_total_ns)
-    pace, starts = _starts(pace, steps, loader, service, per_step)
+    timing = step_timing_of(steps.series, steps.count, steps.total_ns, steps.wait_total_ns)
+    timing, starts = _starts(timing, steps, loader, service, per_step)
     threads = next((each for each in (loader.threads, loader.workers) if each is not None), 1)
     counted_cpu_ms = snapshot.counters.get("fetch_cpu_ns", 0) / 1e6 / batches
     now = LoaderModel(
         service_ms=service,
         threads=threads,
         cores=int(loader.cores or snapshot.machine.get("cores") or os.cpu_count() or 1),
-        compute_ms=pace.compute_ms,
+        compute_ms=timing.compute_ms,
         cpu_ms=counted_cpu_ms or (_cpu_ms(service, stages, access_paths) if loader.workers is None else service),
         compute_cpu_ms=steps.cpu_total_ns / 1e6 / max(steps.count, 1),
         read_bytes=(loader.stored_bytes_per_batch or 0.0) * (1 - hit_share),
         bandwidth=bandwidth_of(access_paths, threads),
     )
-    between_ms = pace.step_ms - starts.per_step_ms  # the steady state, which the model is of
-    wait_ms = between_ms - pace.compute_ms
-    if loader.workers and 0 < now.batch_ms < _FAR_AHEAD * pace.compute_ms and wait_ms <= _HAND_OVER_MS * per_step:
+    between_ms = timing.step_ms - starts.per_step_ms  # the steady state, which the model is of
+    wait_ms = between_ms - timing.compute_ms
+    if loader.workers and 0 < now.batch_ms < _FAR_AHEAD * timing.compute_ms and wait_ms <= _HAND_OVER_MS * per_step:
         now = replace(now, compute_ms=between_ms)
         wait_ms = 0.0
     if threads and now.batch_ms > 0 and wait_ms > WAIT_SHARE * between_ms:
@@ -334,38 +336,38 @@ def case_of(snapshot: Snapshot, loader: LoaderInfo, access_paths: Mapping[str, A
         now = replace(now, unexplained=between_ms / now.batch_ms)
     found = FixInputs(
         now,
-        pace.step_ms,
+        timing.step_ms,
         stages,
         loader,
         access_paths,
         hit_share,
-        is_input_bound=wait_ms + starts.per_step_ms > WAIT_SHARE * pace.step_ms,
+        is_input_bound=wait_ms + starts.per_step_ms > WAIT_SHARE * timing.step_ms,
         on_gpu=bool(snapshot.gpu) or (loader.device or "cpu") != "cpu",
         starts=starts,
         autocast=snapshot.machine.get("autocast"),
     )
-    return found, pace
+    return found, timing
 
 
 def _starts(
-    pace: Pace, steps: StepStats, loader: LoaderInfo, service_ms: float, per_step: float
-) -> tuple[Pace, PassStarts]:
-    """What the beginnings of passes cost, and the pace with one of them in every epoch, however short the run was."""
+    timing: StepTiming, steps: StepStats, loader: LoaderInfo, service_ms: float, per_step: float
+) -> tuple[StepTiming, PassStarts]:
+    """What the beginnings of passes cost, and the timing with one of them in every epoch, however short the run was."""
     count, wait_ms = loader.starts or 0, loader.start_wait_ms or 0.0
     if not count or not steps.count:
-        return pace, PassStarts()
+        return timing, PassStarts()
     waits = sorted(point.wait_ns / 1e6 for point in steps.series)[: -(count + 1)]  # without beginnings
     between_ms = sum(waits) / max(len(waits), 1)
     more_ms = max(wait_ms - between_ms, 0.0)
     given = loader.batches_handed or 0
     least, most = given / (count + 1), given / count  # the first pass may be from before a reset, the last go on
     apart = max(min(max(float(loader.batches or most), least), most) / per_step, 1.0)
-    compute_ms = pace.compute_ms
+    compute_ms = timing.compute_ms
     wait = between_ms + more_ms / apart
     stays = bool(loader.persistent_workers) or not loader.workers
     spared_ms = 0.0 if stays else max(wait_ms - max(service_ms, between_ms), 0.0)
     starts = PassStarts(more_ms / apart, spared_ms / apart, wait_ms, apart)
-    return replace(pace, step_ms=compute_ms + wait, wait_ms=wait), starts
+    return replace(timing, step_ms=compute_ms + wait, wait_ms=wait), starts
 
 
 def _batches(snapshot: Snapshot, loader: LoaderInfo) -> float:

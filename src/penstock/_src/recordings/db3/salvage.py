@@ -20,7 +20,7 @@ from penstock._src.recordings.db3.file import MAX_TOPICS, SQLITE_ERRORS, Db3File
 from penstock._src.recordings.db3.pages import HEADER_BYTES, SqlitePages
 from penstock._src.recordings.file_window import recover_hint
 from penstock._src.recordings.messages.schemas import type_name
-from penstock._src.recordings.metadata import METADATA_VERSION, FileFacts, TopicFacts, bag_information
+from penstock._src.recordings.metadata import METADATA_VERSION, RecordingFileFacts, TopicFacts, bag_information
 from penstock._src.recordings.recovery.report import DamageLog
 from penstock._src.recordings.recovery.scan_bytes import FileBytes
 from penstock._src.system import plain_yaml
@@ -101,7 +101,7 @@ class Db3Writer:
             self._run("BEGIN")
             self._pending = 0
 
-    def close(self, facts: FileFacts) -> None:
+    def close(self, facts: RecordingFileFacts) -> None:
         """Write the index over time and the metadata; the file is complete afterwards."""
         text = plain_yaml.dump(bag_information([facts]))
         self._run("INSERT INTO metadata (metadata_version, metadata) VALUES (?, ?)", METADATA_VERSION, text)
@@ -238,7 +238,7 @@ def usable(file: Db3File | PagedFile, log: DamageLog, size_bytes: int) -> Iterat
         yield row
 
 
-def recover_db3(source: FileBytes, target: Path, log: DamageLog, facts: FileFacts) -> None:
+def recover_db3(source: FileBytes, target: Path, log: DamageLog, facts: RecordingFileFacts) -> None:
     """Write every row that can be read to a new file at `target`."""
     with tempfile.TemporaryDirectory(prefix=".penstock-recover-", dir=target.parent) as scratch:
         file: Db3File | PagedFile | None = _sound_file(source, Path(scratch))

@@ -19,7 +19,7 @@ from penstock._src.recordings.mcap.parsing import (
 from penstock._src.recordings.mcap.writer import McapWriter
 from penstock._src.recordings.message_index import RecordingIndex
 from penstock._src.recordings.messages.schemas import type_name
-from penstock._src.recordings.metadata import FileFacts, TopicFacts
+from penstock._src.recordings.metadata import RecordingFileFacts, TopicFacts
 from penstock._src.recordings.recovery.record_walk import ChunkWalk, ScanSink, crc_of
 from penstock._src.recordings.recovery.report import DamageLog
 from penstock._src.recordings.recovery.scan_bytes import FileBytes, ScanBytes, ScannedRecord
@@ -30,7 +30,9 @@ _MAX_TIME_NS = (1 << 63) - 1
 _HEAD_AT = len(r.MAGIC)
 
 
-def recover_mcap(source: FileBytes, target: Path, log: DamageLog, facts: FileFacts, *, keep_suspect: bool) -> None:
+def recover_mcap(
+    source: FileBytes, target: Path, log: DamageLog, facts: RecordingFileFacts, *, keep_suspect: bool
+) -> None:
     """Write every message that can be read to a new file at `target`."""
     survey = survey_mcap(source)
     with McapWriter(target, profile=survey.profile, codec=survey.codec) as writer:
@@ -52,7 +54,7 @@ def index_mcap(source: FileBytes, log: DamageLog, index: RecordingIndex, file: i
 class _McapCopy:
     """Messages go to a new file, and what is known of the topics to its facts."""
 
-    def __init__(self, writer: McapWriter, facts: FileFacts) -> None:
+    def __init__(self, writer: McapWriter, facts: RecordingFileFacts) -> None:
         self._writer = writer
         self._facts = facts
         self._topics: dict[int, TopicFacts] = {}

@@ -171,7 +171,7 @@ def _getter(tree: Tree | None, parts: Sequence[PathPart], where: str) -> Callabl
     return selected
 
 
-class _Run:
+class _FixedSizeRun:
     """Neighbouring fields of fixed size, in which only the first must be aligned when a message is read."""
 
     def __init__(self) -> None:
@@ -196,7 +196,7 @@ class _Walks:
         if not tree and not stop_early and key in self._known:
             return self._known[key]  # all of a type, or nothing: the same wherever it lies
         self.least_message_bytes(name)
-        made = _Steps(self, self._dialect)
+        made = _StepBuilder(self, self._dialect)
         made.add_message(name, tree, label)
         made.flush()
         steps = tuple(made.steps[: made.n_needed] if stop_early else made.steps)
@@ -228,7 +228,7 @@ class _Walks:
         return count * (self._dialect.dtype(kind.name).itemsize if kind.kind == "primitive" else 4)
 
 
-class _Steps:
+class _StepBuilder:
     """Collects the steps of one walk."""
 
     def __init__(self, walks: _Walks, dialect: s.Dialect) -> None:
@@ -236,12 +236,12 @@ class _Steps:
         self.n_needed = 0  # steps up to the last one that gives a value
         self._walks = walks
         self._dialect = dialect
-        self._run = _Run()
+        self._run = _FixedSizeRun()
 
     def add_message(self, name: str, tree: Tree | None, label: str, prefix: str = "") -> None:
         fields = self._walks.definition(name).fields
         if not fields and self._dialect.aligned:
-            self._add_fixed("x", 1, 1, s.Place(None, label, self._dialect))
+            self._add_fixed("x", 1, 1, s.StepField(None, label, self._dialect))
         for field in fields:
             keep = tree is None or field.name in tree
             inner = None if tree is None else tree.get(field.name, {})
@@ -254,51 +254,51 @@ class _Steps:
             ):
                 self.add_message(field.type.name, inner, field_label, f"{key}.")
             else:
-                self._add_field(field.type, inner, s.Place(key if keep else None, field_label, self._dialect))
+                self._add_field(field.type, inner, s.StepField(key if keep else None, field_label, self._dialect))
 
-    def _add_field(self, kind: FieldType, tree: Tree | None, place: s.Place) -> None:
+    def _add_field(self, kind: FieldType, tree: Tree | None, field: s.StepField) -> None:
         if kind.kind == "wstring":
-            raise SchemaError(f"{place.label} is a wide string, which is not read")
+            raise SchemaError(f"{field.label} is a wide string, which is not read")
         if kind.array is not None:
-            self._add_array(kind, tree, place)
+            self._add_array(kind, tree, field)
         elif kind.name in _TIMES:
-            if place.name is None:
-                self._add_fixed("8x", 8, 4, place)
+            if field.name is None:
+                self._add_fixed("8x", 8, 4, field)
             else:
-                self._add(s.time(place, _TIMES[kind.name]), place)
+                self._add(s.time(field, _TIMES[kind.name]), field)
         elif kind.kind == "string":
-            self._add(s.text(place), place)
+            self._add(s.text(field), field)
         elif kind.kind == "primitive":
             size = self._dialect.dtype(kind.name).itemsize
-            self._add_fixed(f"{size}x" if place.name is None else self._dialect.code(kind.name), size, size, place)
+            self._add_fixed(f"{size}x" if field.name is None else self._dialect.code(kind.name), size, size, field)
         else:
-            self._add(s.message(place, self._walks.steps(kind.name, None, place.label)), place)
+            self._add(s.message(field, self._walks.steps(kind.name, None, field.label)), field)
 
-    def _add_array(self, kind: FieldType, tree: Tree | None, place: s.Place) -> None:
+    def _add_array(self, kind: FieldType, tree: Tree | None, field: s.StepField) -> None:
         fixed = None if kind.array == SEQUENCE else kind.array
         if kind.kind == "string":
-            self._add(s.texts(place, fixed), place)
+            self._add(s.texts(field, fixed), field)
         elif kind.name in _TIMES:
-            self._add(s.times(place, _TIMES[kind.name], fixed), place)
+            self._add(s.times(field, _TIMES[kind.name], fixed), field)
         elif kind.kind == "message":
             least = self._walks.least_message_bytes(kind.name)
-            if place.name is not None and not least:
-                raise SchemaError(f"{place.label}: an array of empty messages holds no values")
-            steps = self._walks.steps(kind.name, tree, place.label)
-            self._add(s.messages(place, fixed, least, steps), place)
-        elif fixed is not None and place.name is None:
+            if field.name is not None and not least:
+                raise SchemaError(f"{field.label}: an array of empty messages holds no values")
+            steps = self._walks.steps(kind.name, tree, field.label)
+            self._add(s.messages(field, fixed, least, steps), field)
+        elif fixed is not None and field.name is None:
             size = self._dialect.dtype(kind.name).itemsize
-            self._add_fixed(f"{fixed * size}x", fixed * size, size, place)
+            self._add_fixed(f"{fixed * size}x", fixed * size, size, field)
         else:
-            self._add(s.numbers(place, kind.name, fixed), place)
+            self._add(s.numbers(field, kind.name, fixed), field)
 
-    def _add(self, step: s.Step, place: s.Place) -> None:
+    def _add(self, step: s.Step, field: s.StepField) -> None:
         self.flush()
         self.steps.append(step)
-        if place.name is not None:
+        if field.name is not None:
             self.n_needed = len(self.steps)
 
-    def _add_fixed(self, code: str, size: int, align: int, place: s.Place) -> None:
+    def _add_fixed(self, code: str, size: int, align: int, field: s.StepField) -> None:
         """A part of fixed size joins the present run, unless its place in it depends on where the run lies."""
         align = align if self._dialect.aligned else 1
         if align > self._run.align:
@@ -309,15 +309,15 @@ class _Steps:
             run.codes.append(f"{padding}x")
         run.codes.append(code)
         run.n_bytes += padding + size
-        if place.name is not None:
-            run.label = run.label or place.label
-            run.names.append(place.name)
+        if field.name is not None:
+            run.label = run.label or field.label
+            run.names.append(field.name)
 
     def flush(self) -> None:
         """End the present run."""
-        run, self._run = self._run, _Run()
+        run, self._run = self._run, _FixedSizeRun()
         if run.n_bytes:
-            place = s.Place(None, run.label, self._dialect)
-            self.steps.append(s.run(place, run.align, "".join(run.codes), run.names))
+            field = s.StepField(None, run.label, self._dialect)
+            self.steps.append(s.run(field, run.align, "".join(run.codes), run.names))
             if run.names:
                 self.n_needed = len(self.steps)

@@ -67,7 +67,7 @@ CDR_LITTLE = Dialect("<", True, True, 4, "B", "iI")
 CDR_BIG = Dialect(">", True, True, 4, "B", "iI")
 
 
-class Place(NamedTuple):
+class StepField(NamedTuple):
     """The field that a step reads: its name in `out` (None: it is moved over), and what errors call it."""
 
     name: str | None
@@ -86,10 +86,10 @@ class Place(NamedTuple):
         return (align - 1, -align) if self.dialect.aligned else (0, -1)
 
 
-def run(place: Place, align: int, codes: str, names: Sequence[str]) -> Step:
+def run(field: StepField, align: int, codes: str, names: Sequence[str]) -> Step:
     """Neighbouring fields of fixed size; `codes` have a value for each name, and x for what is moved over."""
-    up, mask = place.mask(align)
-    layout = Struct(place.dialect.order + codes)
+    up, mask = field.mask(align)
+    layout = Struct(field.dialect.order + codes)
     unpack, size = layout.unpack_from, layout.size
 
     def skip(body: memoryview, position: int, out: dict[str, Any]) -> int:
@@ -100,33 +100,33 @@ def run(place: Place, align: int, codes: str, names: Sequence[str]) -> Step:
         try:
             out.update(zip(names, unpack(body, position), strict=True))
         except StructError:
-            raise place.short(body, position, size) from None
+            raise field.short(body, position, size) from None
         return position + size
 
     return step if names else skip
 
 
-def time(place: Place, kind: str) -> Step:
+def time(field: StepField, kind: str) -> Step:
     """Seconds and nanoseconds as one number."""
-    up, mask = place.mask(4)
-    unpack = place.dialect.time_struct(kind).unpack_from
-    name = place.name or ""
+    up, mask = field.mask(4)
+    unpack = field.dialect.time_struct(kind).unpack_from
+    name = field.name or ""
 
     def step(body: memoryview, position: int, out: dict[str, Any]) -> int:
         position = (position + up) & mask
         try:
             seconds, nanoseconds = unpack(body, position)
         except StructError:
-            raise place.short(body, position, 8) from None
+            raise field.short(body, position, 8) from None
         out[name] = seconds * NS_PER_S + nanoseconds
         return position + 8
 
     return step
 
 
-def message(place: Place, steps: Sequence[Step]) -> Step:
+def message(field: StepField, steps: Sequence[Step]) -> Step:
     """All of a message inside of another one."""
-    name = place.name or ""
+    name = field.name or ""
 
     def step(body: memoryview, position: int, out: dict[str, Any]) -> int:
         inner = out[name] = {}
@@ -140,34 +140,34 @@ def message(place: Place, steps: Sequence[Step]) -> Step:
 Counter = Callable[[memoryview, int], tuple[int, int]]
 
 
-def _counter(place: Place, fixed: int | None) -> Counter:
+def _counter(field: StepField, fixed: int | None) -> Counter:
     """How many items an array has, and where the first one may begin."""
     if fixed is not None:
         return lambda body, position: (fixed, position)
-    up, mask = place.mask(4)
-    unpack = Struct(place.dialect.order + "I").unpack_from
+    up, mask = field.mask(4)
+    unpack = Struct(field.dialect.order + "I").unpack_from
 
     def read(body: memoryview, position: int) -> tuple[int, int]:
         position = (position + up) & mask
         try:
             (count,) = unpack(body, position)
         except StructError:
-            raise place.short(body, position, 4) from None
+            raise field.short(body, position, 4) from None
         return count, position + 4
 
     return read
 
 
-def text(place: Place) -> Step:
+def text(field: StepField) -> Step:
     """One string; bytes that are not UTF-8 show as \\xNN, since a bad frame name must not cost the message."""
-    size_of = _counter(place, None)
-    name, terminated = place.name, place.dialect.terminated
+    size_of = _counter(field, None)
+    name, terminated = field.name, field.dialect.terminated
 
     def step(body: memoryview, position: int, out: dict[str, Any]) -> int:
         size, position = size_of(body, position)
         end = position + size
         if end > len(body):
-            raise place.short(body, position, size)
+            raise field.short(body, position, size)
         if name is not None:
             last = end - 1 if terminated and size and not body[end - 1] else end
             out[name] = str(body[position:last], "utf-8", "backslashreplace")
@@ -176,11 +176,11 @@ def text(place: Place) -> Step:
     return step
 
 
-def texts(place: Place, fixed: int | None) -> Step:
+def texts(field: StepField, fixed: int | None) -> Step:
     """An array of strings. The last one seen is remembered by its bytes, as joint names hardly ever change."""
-    count_of = _counter(place, fixed)
-    one = text(place)
-    name = place.name
+    count_of = _counter(field, fixed)
+    one = text(field)
+    name = field.name
     remembered: tuple[int, bytes, list[str]] = (0, b"", [])
 
     def step(body: memoryview, position: int, out: dict[str, Any]) -> int:
@@ -193,7 +193,7 @@ def texts(place: Place, fixed: int | None) -> Step:
         begin = position
         count, position = count_of(body, position)
         if count * 4 > len(body) - position:
-            raise place.short(body, position, count * 4)
+            raise field.short(body, position, count * 4)
         items = []
         for _ in range(count):
             position = one(body, position, out)
@@ -208,14 +208,14 @@ def texts(place: Place, fixed: int | None) -> Step:
     return step
 
 
-def numbers(place: Place, kind: str, fixed: int | None) -> Step:
+def numbers(field: StepField, kind: str, fixed: int | None) -> Step:
     """An array of primitives as a view into the message: a numpy array, or a memoryview for bytes."""
-    count_of = _counter(place, fixed)
+    count_of = _counter(field, fixed)
     octets = kind in ("uint8", "byte", "char")
-    dtype = place.dialect.dtype(kind)
+    dtype = field.dialect.dtype(kind)
     size = dtype.itemsize
-    up, mask = place.mask(size)
-    name = place.name
+    up, mask = field.mask(size)
+    name = field.name
     frombuffer = np.frombuffer
 
     def step(body: memoryview, position: int, out: dict[str, Any]) -> int:
@@ -228,7 +228,7 @@ def numbers(place: Place, kind: str, fixed: int | None) -> Step:
         position = (position + up) & mask
         end = position + count * size
         if end > len(body):
-            raise place.short(body, position, count * size)
+            raise field.short(body, position, count * size)
         if name is not None:
             out[name] = body[position:end] if octets else frombuffer(body, dtype, count, position)
         return end
@@ -236,30 +236,30 @@ def numbers(place: Place, kind: str, fixed: int | None) -> Step:
     return step
 
 
-def times(place: Place, kind: str, fixed: int | None) -> Step:
+def times(field: StepField, kind: str, fixed: int | None) -> Step:
     """An array of times as a list of numbers."""
-    return _items(place, fixed, 8, (time(place._replace(name=""), kind),), lambda item: item[""])
+    return _items(field, fixed, 8, (time(field._replace(name=""), kind),), lambda item: item[""])
 
 
-def messages(place: Place, fixed: int | None, least_bytes: int, steps: Sequence[Step]) -> Step:
+def messages(field: StepField, fixed: int | None, least_bytes: int, steps: Sequence[Step]) -> Step:
     """An array of messages as a list of dicts; `least_bytes`: how few bytes one of them can take."""
-    return _items(place, fixed, least_bytes, steps, lambda item: item)
+    return _items(field, fixed, least_bytes, steps, lambda item: item)
 
 
 def _items(
-    place: Place,
+    field: StepField,
     fixed: int | None,
     least_bytes: int,
     steps: Sequence[Step],
     value_of: Callable[[dict[str, Any]], Any],
 ) -> Step:
-    count_of = _counter(place, fixed)
-    name = place.name
+    count_of = _counter(field, fixed)
+    name = field.name
 
     def step(body: memoryview, position: int, out: dict[str, Any]) -> int:
         count, position = count_of(body, position)
         if count * least_bytes > len(body) - position:
-            raise place.short(body, position, count * least_bytes)
+            raise field.short(body, position, count * least_bytes)
         items: list[Any] = []
         for _ in range(count if least_bytes else 0):
             item: dict[str, Any] = {}

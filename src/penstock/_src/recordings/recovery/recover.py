@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock._src import formats
 from penstock._src.formats.content import foreign_content
 from penstock._src.recordings.file_window import plain_name
-from penstock._src.recordings.metadata import FILE_NAME, FileFacts, Metadata, write_metadata
+from penstock._src.recordings.metadata import FILE_NAME, Metadata, RecordingFileFacts, write_metadata
 from penstock._src.recordings.recovery.report import DamageLog, RecoveryReport
 from penstock._src.recordings.recovery.scan_bytes import FileBytes
 from penstock._src.recordings.split import SplitFiles, source_of, suffix_kind
@@ -162,8 +162,10 @@ def _sync_files(partial: Path) -> int:
     return total
 
 
-def _recover_file(files: SplitFiles, file: Path, target: Path, log: DamageLog, keep_suspect: bool) -> FileFacts:
-    facts = FileFacts(target.name, _STORAGE[files.kind])
+def _recover_file(
+    files: SplitFiles, file: Path, target: Path, log: DamageLog, keep_suspect: bool
+) -> RecordingFileFacts:
+    facts = RecordingFileFacts(target.name, _STORAGE[files.kind])
     facts.packed_messages = files.metadata.compression_mode == "message"
     # Beside the output, not in /tmp: that is memory on many machines.
     with _content_of(file, log, target.parent) as source:

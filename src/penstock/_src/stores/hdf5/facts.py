@@ -20,7 +20,7 @@ _MOST_DEPTH = 4  # of JSON
 
 
 @dataclass(frozen=True)
-class FileFacts:
+class Hdf5FileFacts:
     """Of a whole file; its tasks are those of episodes that name none."""
 
     fps: float | None
@@ -29,7 +29,7 @@ class FileFacts:
     task: str | None
 
 
-def file_facts(file: Hdf5File, layout: Hdf5Layout) -> FileFacts:
+def file_facts(file: Hdf5File, layout: Hdf5Layout) -> Hdf5FileFacts:
     """From the attributes that recorders write, and from the JSON that robomimic and robosuite keep in some."""
     nodes = ["/", "data"] if layout.groups[0].startswith("data/") else ["/", "observations"]
     known = {node: _known(file, node, _FILE_NAMES) for node in nodes}
@@ -46,7 +46,7 @@ def file_facts(file: Hdf5File, layout: Hdf5Layout) -> FileFacts:
     environment = _first(known, _ENVIRONMENT_NAMES)
     if task is None and isinstance(environment, str):
         task = environment
-    return FileFacts(fps, fps_from, str(robot) if robot else None, task)
+    return Hdf5FileFacts(fps, fps_from, str(robot) if robot else None, task)
 
 
 def episode_task(file: Hdf5File, group: str) -> str | None:

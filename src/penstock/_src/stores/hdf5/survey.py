@@ -25,7 +25,7 @@ from penstock._src.stores.hdf5.columns import (
     find_columns,
     place_column,
 )
-from penstock._src.stores.hdf5.facts import FileFacts, episode_task, file_facts
+from penstock._src.stores.hdf5.facts import Hdf5FileFacts, episode_task, file_facts
 from penstock._src.stores.hdf5.file import Hdf5File
 from penstock._src.stores.hdf5.guard import Line, run_guarded
 from penstock._src.stores.hdf5.layout import (
@@ -50,7 +50,7 @@ class Hdf5Survey:
 
     kind: str
     why: str
-    facts: FileFacts
+    facts: Hdf5FileFacts
     notes: tuple[str, ...]
     masks: tuple[str, ...]
     left_out: dict[str, str]
@@ -225,7 +225,7 @@ def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list
     return Hdf5Survey(
         kind=model["kind"],
         why=model["why"],
-        facts=FileFacts(**model["facts"]),
+        facts=Hdf5FileFacts(**model["facts"]),
         notes=tuple(notes),
         masks=tuple(model["masks"]),
         left_out=model["left_out"],

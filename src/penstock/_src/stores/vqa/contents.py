@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from penstock._src import formats
 from penstock._src.stores.caches import Lru
-from penstock._src.stores.vqa.files import JSON_SUFFIXES, JsonFile, RecordFile, SourceFile, open_json
+from penstock._src.stores.vqa.files import JSON_SUFFIXES, JsonFile, RecordFile, SingleRecordFile, open_json
 from penstock._src.stores.vqa.folder import ImageFolder, has_images
 from penstock._src.stores.vqa.index import Index, kept_index
 from penstock._src.stores.vqa.tar_shard import TarShard
@@ -61,7 +61,7 @@ def files_in(path: Path) -> list[Path]:
 
 def _open_many(paths: Sequence[Path]) -> list[RecordFile]:
     """Shards beyond what a process may have open: one index of all of them, and a few that are open at a time."""
-    kind: type[SourceFile] = TarShard if paths[0].name.lower().endswith(_SHARD) else JsonFile
+    kind: type[SingleRecordFile] = TarShard if paths[0].name.lower().endswith(_SHARD) else JsonFile
 
     def indexes() -> Iterator[NDArray[np.int64]]:
         for path in paths:

@@ -81,7 +81,7 @@ class RecordFile(ABC):
         """Give files back."""
 
 
-class SourceFile(RecordFile):
+class SingleRecordFile(RecordFile):
     """The records of one file, which stays open; one of many is open while it is used."""
 
     width: int
@@ -116,7 +116,7 @@ class SourceFile(RecordFile):
             self._opened.clear()
 
 
-class JsonFile(SourceFile):
+class JsonFile(SingleRecordFile):
     """Lines, or the elements of an array."""
 
     width = 2

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._src.formats.content import foreign_content
-from penstock._src.stores.vqa.files import SourceFile, text_record
+from penstock._src.stores.vqa.files import SingleRecordFile, text_record
 from penstock._src.stores.vqa.index import Index, kept_index
 from penstock.errors import StoreCorrupt
 
@@ -21,7 +21,7 @@ _NOWHERE = -1
 _ROWS_AT_ONCE = 4096
 
 
-class TarShard(SourceFile):
+class TarShard(SingleRecordFile):
     """The samples of one tar file, each with its text and its image."""
 
     label = "tar"

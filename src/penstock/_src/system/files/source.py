@@ -144,7 +144,7 @@ class ByteSource(Closing, ABC):
         """A seekable file object, for a library that takes one. `closes`: it closes the source with itself. Not
         `buffered`: it reads what is asked for and no byte more. `short_reads`: a read may give
         less than is asked for."""
-        file = SourceFile(self, closes)
+        file = ByteSourceFile(self, closes)
         return io.BufferedReader(file, _FILE_BUFFER_BYTES) if buffered else file  # type: ignore[return-value]
 
     def _fill(self, view: memoryview, offset: int) -> int:
@@ -242,7 +242,7 @@ class ByteWindow:
         return self._held[start : start + n_bytes]
 
 
-class SourceFile(io.RawIOBase):
+class ByteSourceFile(io.RawIOBase):
     """A position in a source."""
 
     def __init__(self, source: ByteSource, closes: bool) -> None:

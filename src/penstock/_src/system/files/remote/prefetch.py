@@ -68,7 +68,7 @@ _NEAR = 12  # entries before a place that may cover it: those of other batches l
 
 
 @dataclass(eq=False)
-class _Entry:
+class _PrefetchRequest:
     """One request ahead."""
 
     table: RangeTable
@@ -80,7 +80,7 @@ class _Entry:
     is_dropped: bool = field(default=False)
 
 
-def _place(each: tuple[int, int, _Entry]) -> tuple[int, int]:
+def _place(each: tuple[int, int, _PrefetchRequest]) -> tuple[int, int]:
     return each[:2]
 
 
@@ -88,9 +88,9 @@ class RangeTable:
     """The requests ahead of one file, by offset."""
 
     def __init__(self) -> None:
-        self.entries: list[tuple[int, int, _Entry]] = []  # begin, a number that no two have, entry
+        self.entries: list[tuple[int, int, _PrefetchRequest]] = []  # begin, a number that no two have, entry
 
-    def find(self, begin: int, end: int) -> _Entry | None:
+    def find(self, begin: int, end: int) -> _PrefetchRequest | None:
         """The request that covers a range, rather one that has begun: two batches may want the same rows."""
         place = bisect_right(self.entries, (begin, _MOST_NUMBER), key=_place)
         waiting = None
@@ -123,18 +123,18 @@ class Prefetcher:
     def __init__(self, limit_bytes: int = PREFETCH_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self.held_bytes = self.peak_bytes = 0
-        self._queue: deque[_Entry] = deque()
+        self._queue: deque[_PrefetchRequest] = deque()
         self._number = 0
-        self.forgotten: deque[Sequence[_Entry]] = deque()
+        self.forgotten: deque[Sequence[_PrefetchRequest]] = deque()
         self._lock = threading.Lock()
 
-    def add(self, table: RangeTable, ranges: Sequence[Range], read: Read) -> list[_Entry]:
+    def add(self, table: RangeTable, ranges: Sequence[Range], read: Read) -> list[_PrefetchRequest]:
         made = []
         while self.forgotten:
             self.drop(self.forgotten.popleft())
         with self._lock:
             for span in merge_ranges(ranges):
-                entry = _Entry(table, read, span, span.wanted_bytes)
+                entry = _PrefetchRequest(table, read, span, span.wanted_bytes)
                 self._number += 1
                 entry.number = self._number
                 insort(table.entries, (span.begin, self._number, entry), key=_place)
@@ -168,7 +168,7 @@ class Prefetcher:
             self._used(entry, len(target))
         return True
 
-    def _used(self, entry: _Entry, n_bytes: int) -> None:
+    def _used(self, entry: _PrefetchRequest, n_bytes: int) -> None:
         entry.left_bytes -= n_bytes
         if entry.left_bytes <= 0:
             self._drop(entry)
@@ -179,12 +179,12 @@ class Prefetcher:
             entry = table.find(offset, offset + 1)
             return 0 if entry is None or entry.future is None else entry.span.end - offset
 
-    def drop(self, entries: Sequence[_Entry]) -> None:
+    def drop(self, entries: Sequence[_PrefetchRequest]) -> None:
         with self._lock:
             for entry in entries:
                 self._drop(entry)
 
-    def _drop(self, entry: _Entry) -> None:
+    def _drop(self, entry: _PrefetchRequest) -> None:
         if entry.is_dropped:
             return
         entry.is_dropped = True
@@ -210,7 +210,7 @@ class Prefetcher:
 class Prefetched(Prefetch):
     """Ranges that were asked for ahead; closing drops what was not read."""
 
-    def __init__(self, entries: Sequence[_Entry]) -> None:
+    def __init__(self, entries: Sequence[_PrefetchRequest]) -> None:
         self._entries = entries
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from penstock._src.system.files.remote.prefetch import (
     table_of,
 )
 from penstock._src.system.files.remote.requests import pool
-from penstock._src.system.files.source import ByteSource, Identity, ReadErrors, SourceFile
+from penstock._src.system.files.source import ByteSource, ByteSourceFile, Identity, ReadErrors
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -82,7 +82,7 @@ class RemoteSource(ByteSource):
     def as_file(self, *, closes: bool = False, buffered: bool = True, short_reads: bool = False) -> BinaryIO:
         if short_reads:
             return RangeFile(self, closes)  # type: ignore[return-value]
-        file = WholeFile(self, closes) if self.size_bytes <= _WHOLE_BYTES else SourceFile(self, closes)
+        file = WholeFile(self, closes) if self.size_bytes <= _WHOLE_BYTES else ByteSourceFile(self, closes)
         return io.BufferedReader(file, _FILE_BUFFER_BYTES) if buffered else file  # type: ignore[return-value]
 
     def read_many(self, requests: Iterable[tuple[int, memoryview]]) -> None:
@@ -198,7 +198,7 @@ class RemoteSource(ByteSource):
         return self._client.read_here(self._key, begin, end, self._info.etag)
 
 
-class WholeFile(SourceFile):
+class WholeFile(ByteSourceFile):
     """A small remote file for a library: the first read that is not of its end brings all of it."""
 
     def __init__(self, source: RemoteSource, closes: bool) -> None:
@@ -225,7 +225,7 @@ class WholeFile(SourceFile):
         super().close()
 
 
-class RangeFile(SourceFile):
+class RangeFile(ByteSourceFile):
     """A remote file for a decoder: a read gives what was asked for ahead around it, or a part of a usual buffer."""
 
     def __init__(self, source: RemoteSource, closes: bool) -> None:

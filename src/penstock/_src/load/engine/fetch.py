@@ -1,4 +1,4 @@
-"""`Gatherer`: samples asked for by number, made at once, into arrays of their own; no order and no slots.
+"""`SampleFetcher`: samples asked for by number, made at once, into arrays of their own; no order and no slots.
 
 What `penstock.torch.Dataset` and the replay buffer stand on. It may be pickled and used after a fork: each process
 opens files and starts threads for itself, and views are shared.
@@ -21,8 +21,8 @@ from penstock._src.load.engine.slots import lay_out
 from penstock._src.load.engine.source import ImageSize, Normalize, SampleSource, Shaping
 from penstock._src.load.engine.tables import Numbers
 from penstock._src.load.engine.thread_pool import ThreadPool
+from penstock._src.load.memory_split import LIBRARIES_BYTES, TABLE_SHARE
 from penstock._src.load.sampling.window import Sampling
-from penstock._src.load.shares import LIBRARIES_BYTES, TABLE_SHARE
 from penstock._src.load.views.choose_views import attach_views, held_bytes
 from penstock._src.load.views.view import View
 from penstock._src.profile.record.steps import is_in_sample
@@ -31,7 +31,7 @@ from penstock._src.system.budget import Budget, Reservation
 from penstock.errors import UsageError
 
 
-class Gatherer:
+class SampleFetcher:
     """Samples of a window over a store; `threads=0` works in the calling thread."""
 
     def __init__(
@@ -114,7 +114,7 @@ class Gatherer:
         """New arrays for a batch of this size."""
         return {name: np.empty(shape, dtype) for name, (shape, dtype) in self._source.shapes(size).items()}
 
-    def gather(
+    def fetch(
         self, samples: ArrayLike, out: dict[str, NDArray[Any]] | None = None, *, hand_out_ns: int = 0
     ) -> dict[str, Any]:
         """A batch of these samples, in their order; into `out` (from `arrays`) where it is given.

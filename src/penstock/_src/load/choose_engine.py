@@ -14,12 +14,12 @@ from penstock._src.load.engine.job import BatchJob, EpochRecords
 from penstock._src.load.engine.slots import SlotLayout, Slots
 from penstock._src.load.engine.source import SampleSource
 from penstock._src.load.engine.thread_pool import ThreadPool
-from penstock._src.load.epoch import BatchRecipe, Pass, PlannedBatch, Request, job_in, start_job
+from penstock._src.load.epoch import BatchRecipe, BatchRequest, Pass, PlannedBatch, job_in, start_job
+from penstock._src.load.memory_split import MemorySplit
 from penstock._src.load.process.engine import EngineFailed
 from penstock._src.load.process.packing import CannotPack
 from penstock._src.load.process.spec import ViewCounts
 from penstock._src.load.sampling.position_map import PositionMap
-from penstock._src.load.shares import Shares
 from penstock.errors import PenstockError
 
 ENGINES = ("auto", "thread", "process")
@@ -44,11 +44,11 @@ class ThreadEngine:
     unread_notes: ClassVar[tuple[str, ...]] = ()
     view_counts: ClassVar[ViewCounts] = {}
 
-    def __init__(self, sources: Sequence[SampleSource], layout: SlotLayout, shares: Shares, target: Target) -> None:
+    def __init__(self, sources: Sequence[SampleSource], layout: SlotLayout, split: MemorySplit, target: Target) -> None:
         for source in sources:
             source.numbers.fill()
-        self.slots = Slots(layout, shares.slots, target.register)
-        self.pool = ThreadPool(shares.threads)
+        self.slots = Slots(layout, split.slots, target.register)
+        self.pool = ThreadPool(split.threads)
         self.numbers = itertools.count()
         self._given_up: list[BatchJob] = []  # of passes that have ended; tasks may still write to their slots
 
@@ -121,7 +121,7 @@ class ThreadPass(Pass):
     def begin_epoch(self, epoch: int) -> None:
         self._epoch_records.begin(epoch)
 
-    def _send(self, request: Request) -> None:
+    def _send(self, request: BatchRequest) -> None:
         planned, pool = request.planned, self._threads.pool
         positions = range(planned.first, planned.stop)
         job = job_in(self._slots[request.slot], self._slots.layout, len(positions), planned.epoch, self._epoch_records)
@@ -129,7 +129,7 @@ class ThreadPass(Pass):
         parts, encoded = self._parts, self._encoded
         job.plan_in(pool, lambda _: start_job(job, parts, positions, pool, encoded))
 
-    def _await(self, request: Request, wait: bool) -> BatchJob | None:
+    def _await(self, request: BatchRequest, wait: bool) -> BatchJob | None:
         job = self._jobs[request.number]
         if not wait and not job.is_ready:
             return None

@@ -1,4 +1,4 @@
-"""How a loader shares out its memory: slots, scratch of threads, tables of numbers, and what is left for views."""
+"""How a loader splits its memory: slots, scratch of threads, tables of numbers, and what is left for views."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TABLE_SHARE = 4  # numbers may take a quarter
 
 
 @dataclass(frozen=True)
-class Shares:
+class MemorySplit:
     """Who gets how much, in bytes."""
 
     limit_bytes: int
@@ -60,7 +60,7 @@ def engine_bytes(kind: str, *, decodes_on_device: bool) -> int:
     return DEVICE_ENGINE_BYTES if decodes_on_device else ENGINE_BYTES
 
 
-def share_out(
+def split_memory(
     limit_bytes: int,
     *,
     threads: int,
@@ -73,29 +73,29 @@ def share_out(
     engine_bytes: int = LIBRARIES_BYTES,
     remote_bytes: int = 0,
     budget: Budget,
-) -> Shares:
+) -> MemorySplit:
     """The usual number of slots and all threads where they fit; fewer where they do not; an error where three slots
     and one thread do not. `budget`: what `limit_bytes` are left of."""
 
-    def shares(count: int, workers: int) -> Shares:
-        return Shares(
+    def split_for(count: int, workers: int) -> MemorySplit:
+        return MemorySplit(
             limit_bytes, workers, count, slot_bytes, thread_bytes, table_bytes, index_bytes, encoded_bytes,
             engine_bytes, remote_bytes,
         )  # fmt: skip
 
     for count in [slots] if slots is not None else range(USUAL_SLOTS, LEAST_SLOTS - 1, -1):
-        fitting = shares(count, threads)
+        fitting = split_for(count, threads)
         if fitting.left_bytes >= 0:
             return fitting
     least = slots or LEAST_SLOTS
     for workers in range(threads - 1, 0, -1):
-        fitting = shares(least, workers)
+        fitting = split_for(least, workers)
         if fitting.left_bytes >= 0:
             return fitting
-    raise _refused(shares(least, 1), budget)
+    raise _refused(split_for(least, 1), budget)
 
 
-def _refused(needed: Shares, budget: Budget) -> BudgetExceeded:
+def _refused(needed: MemorySplit, budget: Budget) -> BudgetExceeded:
     limit_bytes, fixed_bytes = needed.limit_bytes, needed.fixed_bytes
     engine = "libraries" if needed.engine_bytes == LIBRARIES_BYTES else "the engine process"
     remote = f", {format_bytes(needed.remote_bytes)} of remote reads" if needed.remote_bytes else ""

@@ -61,7 +61,7 @@ class Published(NamedTuple):
     elsewhere: Mapping[str, int] = {}  # videos that lie where the data set has them, with sizes; `root` has their names
 
 
-class Place(ABC):
+class ShardStorage(ABC):
     """The shared names of one output."""
 
     where: str  # for people

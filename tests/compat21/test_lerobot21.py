@@ -13,8 +13,8 @@ from lerobot.datasets.video_utils import get_video_info
 
 import penstock
 from tests.conversion import bags, datasets, version21
-from tests.conversion.test_depth import KEY as DEPTH
-from tests.conversion.test_depth import RAW, raw_mm, tape_of
+from tests.conversion.cameras.test_depth import KEY as DEPTH
+from tests.conversion.cameras.test_depth import RAW, raw_mm, tape_of
 from tests.media import depths
 from tests.stores import hdf5_files
 

@@ -17,8 +17,8 @@ from penstock._src.lerobot.read.reader import open_data_set
 from penstock._src.media.mp4.index import read_index
 from penstock.errors import ConfigError, DataSetError, Interrupted
 from tests.conversion import bags, datasets, topics, version21
-from tests.conversion.test_depth import KEY as DEPTH
-from tests.conversion.test_depth import RAW, raw_mm, tape_of
+from tests.conversion.cameras.test_depth import KEY as DEPTH
+from tests.conversion.cameras.test_depth import RAW, raw_mm, tape_of
 from tests.faults.jobs import call, contents, leftovers, make_sources
 from tests.faults.test_fault_23_other_job import StopAfter
 from tests.lerobot.groot_reader import STATISTICS, GrootDataSet

@@ -29,7 +29,7 @@ from tests.stores import hdf5_files
 _RUN = [page for page in pages.pages() if not pages.is_chinese(page) and "```" in pages.read(page)]
 # Pages whose examples have a test of their own, with data made for them.
 _ELSEWHERE = {
-    "docs/reference/spike-files.md": "tests/media/test_spike_docs.py",
+    "docs/reference/spike-files.md": "tests/media/spike/test_spike_docs.py",
     "docs/reference/spike-training.md": "tests/load/clips/test_training_docs.py",
     "docs/train/spike.md": "tests/prepare/test_guide.py",
     "docs/train/vqa.md": "tests/load/vqa/test_vqa_docs.py",

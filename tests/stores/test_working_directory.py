@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import penstock
-from tests.stores import test_ends_terminal
+from tests.stores.lerobot import test_ends_terminal
 
 ROWS = np.array([3, 0, 5])
 

@@ -1,7 +1,7 @@
 """H.264 and H.265 streams: headers, order, damage.
 
 FFmpeg decodes these streams, and this package reads their headers. PyAV's parser (`CodecContext.parse`) does not
-replace that, as `tests/media/test_h26_streams.py` shows for the PyAV that is installed:
+replace that, as `tests/media/h26x/test_h26_streams.py` shows for the PyAV that is installed:
 
 - A missing H.264 picture is no error for the decoder: it shows the rest, not marked as corrupt, even with
   `err_detect=explode`. The parser gives neither frame numbers nor the order of pictures, from which a gap is seen.

@@ -10,7 +10,7 @@ from penstock._src.media.mp4.writer import Mp4Writer
 from penstock._src.media.video import decode
 from penstock.errors import VideoError
 from tests.media.images import decoded_alone, jpegs, psnr_db, rgb_image
-from tests.media.test_mp4_index import ffmpeg_video
+from tests.media.mp4.test_mp4_index import ffmpeg_video
 
 
 def test_frames_of_a_copied_video_by_number(tmp_path: Path) -> None:

@@ -369,7 +369,7 @@ def test_a_program_that_ends_in_the_middle_of_a_pass_ends_cleanly() -> None:
         "from tests.load.image_store import ArrayStore\nfrom penstock._src.load.loader import Loader\n"
         "batches = iter(Loader(ArrayStore([90]), batch_size=4, image_size=(24, 32)))\nnext(batches)\n"
     )
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
     found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
     assert (found.returncode, found.stderr) == (0, "")

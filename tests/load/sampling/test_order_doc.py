@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.load.memory_store import MemoryStore
 
-_PAGE = Path(__file__).parents[2] / "docs" / "how-it-works" / "order.md"
+_PAGE = Path(__file__).parents[3] / "docs" / "how-it-works" / "order.md"
 
 
 def test_the_examples_of_the_page_run() -> None:

@@ -14,7 +14,7 @@ from penstock._src.stores.hdf5.store import open_hdf5
 from penstock.errors import StoreError
 from tests.stores import hdf5_files as files
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "hdf5"
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "hdf5"
 
 
 def test_layouts_are_distinguished(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.conversion.version21 import CAMERA, Video
 from tests.lerobot import making
 from tests.stores.lerobot_sets import LENGTHS, images, jpegs
 
-SHARED = Path(__file__).resolve().parents[3] / "shared/data/lerobot/g1_v21"
+SHARED = Path(__file__).resolve().parents[4] / "shared/data/lerobot/g1_v21"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
 
 

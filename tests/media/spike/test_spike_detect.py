@@ -18,7 +18,7 @@ from penstock._src.media.spike.voxel import spike_to_voxel
 from penstock.errors import SpikeError
 from tests.media.spikes import packed_bytes, random_spikes, scene, spikes_of, write_png
 
-REAL = Path(__file__).parents[2] / ".." / "shared" / "data" / "spike" / "200_part1_key_id151.dat"
+REAL = Path(__file__).parents[3] / ".." / "shared" / "data" / "spike" / "200_part1_key_id151.dat"
 
 
 def _write(path: Path, data: bytes) -> Path:

@@ -23,7 +23,7 @@ from tests.conversion import bags, datasets, version21
 from tests.conversion.version21 import CAMERA, FPS, STILL, Video
 from tests.lerobot import making
 from tests.stores import hdf5_files
-from tests.stores.test_lerobot_files import shorten
+from tests.stores.lerobot.test_lerobot_files import shorten
 
 GHOST = "observation.images.ghost"
 MIB = 2**20

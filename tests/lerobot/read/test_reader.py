@@ -12,7 +12,7 @@ from penstock.errors import DataSetCorrupt, DataSetError
 from tests.lerobot import reading
 from tests.lerobot.making import CAMERA, make, numbers
 
-SHARED_V21 = Path(__file__).resolve().parents[3] / "shared/data/lerobot/g1_v21"
+SHARED_V21 = Path(__file__).resolve().parents[4] / "shared/data/lerobot/g1_v21"
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from penstock._src.stores.store import Scratch
 from penstock.errors import StoreCorrupt, StoreError
 from tests.stores import hdf5_files as files
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "hdf5"
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "hdf5"
 
 
 def assert_rows(store: Hdf5Store, name: str, expected: Any, rows: np.ndarray) -> None:

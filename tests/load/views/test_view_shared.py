@@ -336,7 +336,7 @@ def test_two_ranks_of_torchrun_share_one_view(tmp_path: Path, runtime: Path) -> 
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "train.py")]
     ended = subprocess.run(
         [sys.executable, *command, str(tmp_path / "told")], env=environment(OMP_NUM_THREADS="1"),
-        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=240,
+        cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     report = [json.loads((tmp_path / "told" / str(rank)).read_text()) for rank in range(2)]

@@ -19,7 +19,7 @@ from penstock._src.media.mp4.writer import Mp4Writer
 from penstock.errors import LimitExceeded, VideoError
 from tests.media.images import jpegs, rgb_image
 
-REAL = sorted((Path(__file__).parents[3] / "shared" / "data" / "lerobot").rglob("*.mp4"))
+REAL = sorted((Path(__file__).parents[4] / "shared" / "data" / "lerobot").rglob("*.mp4"))
 needs_ffmpeg = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
 
 

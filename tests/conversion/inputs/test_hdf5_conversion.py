@@ -20,7 +20,7 @@ from tests.conversion import datasets, version21
 from tests.stores import hdf5_files as files
 
 MIB = 2**20
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "hdf5"
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "hdf5"
 HIGH, LOW = "observation.images.cam_high", "observation.images.cam_low"
 
 

@@ -176,7 +176,7 @@ def test_interrupts_at_any_moment_leave_a_loader_that_works() -> None:
         "    except KeyboardInterrupt:\n        pass\n"
         "batch = None\nloader.set_epoch(0)\nprint(sum(len(batch['index']) for batch in loader))\nloader.close()\n"
     )
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.split()) == (0, ["400"]), done.stderr
@@ -240,7 +240,7 @@ def test_a_program_that_forks_after_opencv_used_threads() -> None:
         "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
         "print(sum(len(batch['index']) for batch in loader))\n"
     )
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
     for words in ([], ["in the middle of a pass"]):
         done = subprocess.run(

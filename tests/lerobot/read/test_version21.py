@@ -16,7 +16,7 @@ from penstock._src.stores.lerobot.episode_table import RowStream
 from penstock.errors import DataSetCorrupt, PenstockError
 from tests.conversion import version21 as making
 
-SHARED = Path(__file__).resolve().parents[3] / "shared/data/lerobot/g1_v21"
+SHARED = Path(__file__).resolve().parents[4] / "shared/data/lerobot/g1_v21"
 
 
 def lines(root: Path, name: str, text: str | bytes) -> Path:

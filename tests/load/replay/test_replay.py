@@ -598,7 +598,7 @@ for _ in range(2):
 
 def test_what_a_child_samples_follows_from_the_seed_and_the_number_of_the_fork(replay: Path) -> None:
     def run(seed: int) -> list[str]:
-        root = Path(__file__).resolve().parents[2]
+        root = Path(__file__).resolve().parents[3]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
         words = [sys.executable, "-c", _FORKING, str(replay), str(seed)]
         done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)

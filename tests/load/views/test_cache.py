@@ -198,7 +198,7 @@ def test_a_directory_that_cannot_be_used_says_penstock_cache(where: str, tmp_pat
 
 
 def test_a_directory_that_may_not_be_written_says_penstock_cache(tmp_path: Path) -> None:
-    from tests.load.test_view_disk import WITHOUT_RIGHTS
+    from tests.load.views.test_view_disk import WITHOUT_RIGHTS
 
     with _view(tmp_path, "there") as view:
         fill(view, range(ROWS))

@@ -19,7 +19,7 @@ from penstock._src.media.mp4.index import read_index
 from penstock._src.media.mp4.writer import Mp4Writer
 from tests.lerobot.making import CAMERA, FPS, HEIGHT, IMAGE, IMAGE_FEATURES, WIDTH, jpegs, make
 
-SHARED_V21 = Path(__file__).resolve().parents[3] / "shared/data/lerobot/g1_v21"
+SHARED_V21 = Path(__file__).resolve().parents[4] / "shared/data/lerobot/g1_v21"
 DATA = "data/chunk-000/file-000.parquet"
 EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 VIDEO = f"videos/{CAMERA}/chunk-000/file-000.mp4"

@@ -179,3 +179,17 @@ def test_relative_values_are_the_same_after_a_resume(tmp_path: Path, share: floa
     assert np.all(np.asarray(rows["observation.state"])[starts][:, arms] == 0)
     assert np.all(np.asarray(rows["action"])[starts][:, arms] == 0)
     assert np.abs(np.asarray(rows["action"])[:, arms]).max() > 0.001
+
+
+@pytest.mark.parametrize("kept", [0, 4200, 0.6], ids=["empty", "no topics", "cut"])
+def test_a_broken_first_recording_does_not_settle_the_robot(kept: float, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    bags = [record(tmp_path / "in" / f"run_{number}.bag") for number in (1, 2, 3)]
+    words = (f"rosbag.rosbag_dir={tmp_path / 'in'}",)
+    whole = kuavo.arguments(CONFIGURATIONS, "KuavoRosbag2Lerobot", [*words, f"rosbag.lerobot_dir={tmp_path / 'x'}"])
+    data = bags[0].read_bytes()
+    bags[0].write_bytes(data[: int(kept if kept > 1 else kept * len(data))])
+    job = kuavo.arguments(CONFIGURATIONS, "KuavoRosbag2Lerobot", [*words, f"rosbag.lerobot_dir={tmp_path / 'x'}"])
+    assert job.values == whole.values
+    report = convert(tmp_path / "out", *words, keep_going=True)
+    assert report.exit_code == 3 and report.episodes >= 2

@@ -105,6 +105,21 @@ def needs_more(tree: Mapping[str, Any]) -> dict[str, Any]:
     return run_group(tree)
 
 
+def stopped_by_another_machine(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Somebody else ends the work while the second group is under way."""
+    request = tree["request"]
+    if request["group"][0] == 1 and once(tree):
+        shard_storage_of(Path(request["out"])).ask_to_stop(request["attempt"].rpartition("/")[0])
+    return run_group(tree)
+
+
+def sees_late_that_it_may_run(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """As on a node whose network file system remembers that the file was not there."""
+    if tree["request"]["group"][0] == 1 and once(tree):
+        return {"stopped": True}
+    return run_group(tree)
+
+
 def always_dies(tree: Mapping[str, Any]) -> dict[str, Any]:
     """One input ends every worker that reads it."""
     real = write._GroupWriter.take

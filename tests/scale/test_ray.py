@@ -17,7 +17,7 @@ import pytest
 
 import penstock
 from penstock._src.conversion.shards.directory import shards_of
-from penstock.errors import BudgetExceeded, PenstockError, RecordingError
+from penstock.errors import BudgetExceeded, Interrupted, PenstockError, RecordingError
 from tests.conversion.sharing import local, make_recordings
 from tests.faults.jobs import contents, leftovers
 from tests.scale import faults
@@ -72,6 +72,7 @@ def test_two_nodes_give_the_bytes_of_one_machine(
         faults.killed_in_the_middle,
         faults.over_memory,
         faults.needs_more,
+        faults.sees_late_that_it_may_run,
     ],
 )
 def test_a_task_that_ends_too_early_is_done_again(
@@ -92,6 +93,18 @@ def test_a_task_that_ends_too_early_is_done_again(
         assert lost == 1 and any("was lost" in note for note in report.notes)
     if task in (faults.over_memory, faults.needs_more):
         assert any("again with 256 MiB" in note for note in report.notes)
+
+
+def test_a_job_that_another_machine_stops_ends_and_can_be_resumed(
+    two_nodes: Any, sources: list[Path], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        with_fault(patch, faults.stopped_by_another_machine)
+        with pytest.raises(Interrupted, match="was stopped, or committed by another machine"):
+            distributed(sources, tmp_path / "out")
+    distributed(sources, tmp_path / "out", resume=True)
+    assert contents(tmp_path / "out") == contents(whole)
+    assert leftovers(tmp_path / "out") == []
 
 
 @pytest.mark.parametrize("end", ["node removed", "raylet killed"])

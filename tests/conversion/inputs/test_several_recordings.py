@@ -192,3 +192,24 @@ def test_split_episodes_begins_each_episode_with_a_image_of_its_own(tmp_path: Pa
     slow = "observation.images.slow"
     assert datasets.samples(tmp_path / "split", slow) == datasets.samples(tmp_path / "whole", slow)
     assert datasets.problems(tmp_path / "split", full=True) == []
+
+
+def test_a_damaged_first_recording_does_not_take_a_feature_from_the_others(tmp_path: Path) -> None:
+    """Its commands begin late, and it is cut before them: what it lacks is missing in it, not in the data set."""
+    begins_ns = bags.START_NS + 4 * 10**8
+    tape = [each for each in bags.robot(1.0) if each.topic != bags.COMMAND or each.time_ns > begins_ns]
+    sources = [bags.write(tmp_path / f"{name}.bag", tape) for name in ("run1", "run2", "run3")]
+    whole = penstock.convert(sources[1:], tmp_path / "whole")
+    data = sources[0].read_bytes()
+    sources[0].write_bytes(data[: len(data) * 3 // 10])
+    report = penstock.convert(sources, tmp_path / "out", keep_going=True)
+    assert report.features.keys() == whole.features.keys() and "action" in whole.features
+    assert report.exit_code == 3 and report.episodes == 2
+    assert any("run1.bag is damaged: the data set has the features of run2.bag" in note for note in report.notes)
+    assert [Path(path).name for path in report.failed] == ["run1.bag"]
+    for key in ("action", "observation.state"):
+        assert np.array_equal(datasets.values(tmp_path / "out", key), datasets.values(tmp_path / "whole", key))
+    with pytest.raises(RecordingError, match=r"run1\.bag: no topic '/joint_cmd'"):
+        penstock.convert(sources, tmp_path / "refused")
+    alone = penstock.convert(sources[0], tmp_path / "alone")  # nothing else says what a data set of it has
+    assert "action" not in alone.features and alone.exit_code == 3

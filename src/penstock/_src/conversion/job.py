@@ -20,7 +20,7 @@ from penstock._src.conversion.commit.join import WORKER_OUTPUTS
 from penstock._src.conversion.commit.writer import DataSetWriter
 from penstock._src.conversion.commit.writing import SHOWN_NOTES, InputProgress, JobInputs, SerialWriter
 from penstock._src.conversion.find import find_inputs
-from penstock._src.conversion.inputs.input import DatasetSpec, Input, InputRef, OpenOptions, open_input
+from penstock._src.conversion.inputs.input import DatasetSpec, Input, InputRef, OpenOptions, first_whole, open_input
 from penstock._src.conversion.report import (
     SHOWN_SOURCES,
     MemoryStage,
@@ -40,6 +40,7 @@ from penstock._src.system import memory as process_memory
 from penstock._src.system import units
 from penstock._src.system.budget import Budget
 from penstock._src.system.cache_directory import cache_directory, has_directory
+from penstock._src.system.closing import on_error
 from penstock._src.system.files import RemotePath, as_path
 from penstock._src.system.limits import read_cpu_limit
 from penstock.errors import (
@@ -333,6 +334,8 @@ class Job:
         """Open and show an input; the first one that can be opened begins the data set."""
         options = options or self.open_options()
         source = open_input(self.inputs.entries[number].ref, options, self.spec)
+        if self.spec is None and not source.is_whole:
+            source = self._let_another_begin(source, number, options)
         self.predicted_bytes = max(self.predicted_bytes, source.memory.peak_bytes)
         budget, peak = (units.format_bytes(n) for n in (options.budget_bytes, source.memory.peak_bytes))
         memory = ("memory", f"budget {budget} · predicted peak {peak}")
@@ -341,6 +344,19 @@ class Job:
         if self.spec is None:
             self.begin_data_set(source.spec(), source.fps, source.features, source.robot_type)
         return source
+
+    def _let_another_begin(self, damaged: Input, number: int, options: OpenOptions) -> Input:
+        """The first whole input behind a damaged one settles the data set; without one the damaged one does."""
+        with on_error(damaged.close):
+            refs = [entry.ref for entry in self.inputs.entries[number + 1 :] if entry.failed is None]
+            whole = first_whole(refs, options)
+            if whole is None:
+                return damaged
+            with whole:
+                self.note(f"{damaged.path.name} is damaged: the data set has the features of {whole.path.name}")
+                self.begin_data_set(whole.spec(), whole.fps, whole.features, whole.robot_type)
+        damaged.close()
+        return open_input(self.inputs.entries[number].ref, options, self.spec)
 
     def _output_lines(self) -> list[tuple[str, str]]:
         """What is written, where it is not the usual format."""

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from penstock._src import recordings
+from penstock._src.conversion.inputs.input import LOOKED_AT
 from penstock._src.system import config
-from penstock.errors import ConfigError, RecordingError
+from penstock.errors import ConfigError, PenstockError, RecordingError
 
 if TYPE_CHECKING:
     from penstock._src.recordings.recording import Recording
@@ -182,7 +183,7 @@ def arguments(
         named = "rosbag.rosbag_dir=… names the recordings"
         error.hint = error.hint if sources else f"{error.hint}; {named}" if error.hint else named
         raise
-    with recordings.open(used[0], on_corrupt="count") as recording:  # its topics say which hand the robot wears
+    with _open_first(used) as recording:
         values, more = translate(settings, recording)
     merged = {**values, **{key: value for key, value in tree.items() if key != "features"}}
     merged["features"] = {**values["features"], **(tree.get("features") or {})}
@@ -218,6 +219,27 @@ def _used(paths: list[Path], num_used: int | None) -> tuple[list[Path], list[str
     chosen = sorted(random.Random(_SAMPLE_SEED).sample(range(len(paths)), num_used))
     names = ", ".join(paths[i].name for i in chosen[:8]) + (" …" if num_used > 8 else "")
     return [paths[i] for i in chosen], [f"rosbag.num_used: {num_used} of {len(paths)} recordings: {names}"]
+
+
+def _open_first(paths: Sequence[Path]) -> Recording:
+    """Its topics say which hand the robot wears: the first whole one, as a damaged one may lack some."""
+    damaged: list[Path] = []
+    failed: PenstockError | None = None
+    for path in paths:
+        try:
+            recording = recordings.open(path, on_corrupt="count")
+        except PenstockError as error:
+            failed = failed or error
+            continue
+        if not recording.losses:
+            return recording
+        recording.close()
+        damaged.append(path)
+        if len(damaged) >= LOOKED_AT:
+            break
+    if not damaged:
+        raise failed or RecordingError("no recording was found")
+    return recordings.open(damaged[0], on_corrupt="count")
 
 
 # From their words to ours

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +15,7 @@ from penstock._src.plan.conversion_memory import MemoryPlan
 from penstock._src.system import config
 from penstock._src.system.closing import Closing, on_error
 from penstock._src.system.files import as_path
-from penstock.errors import DataSetError
+from penstock.errors import DataSetError, PenstockError
 
 if TYPE_CHECKING:
     from penstock._src.conversion.commit.episode import EpisodeWriter
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 RECORDING = "recording"
 """The kind of every recording; opening it shows which format it has. A store has the kind of its format."""
 _EXACT_SECONDS = 2048  # LeRobot keeps times as float32 and compares them within 0.1 ms, which fails from here on
+LOOKED_AT = 8
+"""Inputs that are opened to find a whole one."""
 State = dict[str, Any]  # JSON-safe: it lies in the journal beside the episode after which it holds
 
 
@@ -136,6 +138,7 @@ class Input(Closing, ABC):
     notes: tuple[str, ...] = ()
     robot_type: str | None = None
     by_name = False  # whether no features are configured
+    is_whole = True  # False where it was found damaged when it was opened
     encodes = False  # whether images are encoded, so that more cores help
 
     @abstractmethod
@@ -216,6 +219,20 @@ class Input(Closing, ABC):
                 if here != there:
                     return f"the {name} of {key} is {here} against {there}"
         return "its features are in another order"
+
+
+def first_whole(refs: Sequence[InputRef], options: OpenOptions) -> Input | None:
+    """The first of these that opens without a loss, for a data set whose first input is damaged: what that one lacks
+    would be missing in all."""
+    for ref in refs[:LOOKED_AT]:
+        try:
+            source = open_input(ref, options)
+        except PenstockError:
+            continue  # its own turn says why
+        if source.is_whole:
+            return source
+        source.close()
+    return None
 
 
 def open_input(ref: InputRef, options: OpenOptions, first_spec: DatasetSpec | None = None) -> Input:

@@ -123,6 +123,7 @@ class RecordingInput(Input):
         settings = options.settings if first_spec is None else first_spec.settings
         plan, notes = self._plan(settings, first_spec)
         # What planning reads (stamps, the headers of streams) is read again by every process that opens the recording.
+        self.is_whole = not recording.losses
         self._opening_losses = (*recording.losses, *_other_types(plan))
         self._planned = plan  # as planned at first; `_now` follows what turned out to be unusable
         self._now, self._now_unusable = plan, dict[int, frozenset[int]]()

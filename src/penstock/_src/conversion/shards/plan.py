@@ -16,7 +16,7 @@ from penstock._src.conversion.commit import identity as identities
 from penstock._src.conversion.commit.groups import Group, divide
 from penstock._src.conversion.commit.journal import Journal
 from penstock._src.conversion.commit.resume import batches, plan_append
-from penstock._src.conversion.inputs.input import DatasetSpec, InputRef, open_input
+from penstock._src.conversion.inputs.input import DatasetSpec, InputRef, first_whole, open_input
 from penstock._src.conversion.settings import Settings
 from penstock._src.conversion.shards.shard_storage import PLAN, ShardStorage, work_name
 from penstock._src.system import config
@@ -145,7 +145,11 @@ def _first(job: Job, unreadable: set[int]) -> DatasetSpec:
             continue
         try:
             with open_input(found, options) as source:
-                return source.spec()
+                whole = None if source.is_whole else first_whole(job.input_refs[number + 1 :], options)
+                if whole is None:
+                    return source.spec()
+                with whole:
+                    return whole.spec()
         except PenstockError as error:
             if not job.keep_going:
                 raise

@@ -263,6 +263,15 @@ class _RayRun:
                 self._taken_s.append(float(answer["result"]["seconds"]))
             elif "error" in answer:
                 self._failed(attempt, answer)
+            elif not self._job.stop.is_requested:
+                self._told_to_stop(attempt)
+
+    def _told_to_stop(self, attempt: _Attempt) -> None:
+        """Not by this driver: by another machine, or its node saw late that tasks may run."""
+        if self._storage.is_asked_to_stop(self._work):
+            raise Interrupted(f"{self._job.out}: the conversion was stopped, or committed by another machine")
+        self._forget(attempt)
+        self._waiting.appendleft(attempt.group)
 
     def _failed(self, attempt: _Attempt, answer: dict[str, Any]) -> None:
         error = carried_error(answer["error"])

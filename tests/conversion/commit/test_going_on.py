@@ -78,7 +78,6 @@ def test_a_refused_append_says_nothing_of_resuming(sources: list[Path], tmp_path
     assert "--resume" not in str(refused.value)
     with pytest.raises(UsageError, match="holds all of these inputs") as refused_too:
         penstock.convert(**call(sources, out, append=True))
-    assert "--resume" not in str(refused_too.value)
     assert refused_too.value.hint == "with --append --resume this is no error"
 
 

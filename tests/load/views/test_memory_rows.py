@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 
 import numpy as np
@@ -115,6 +116,23 @@ def test_a_child_of_a_fork_takes_places_of_its_own() -> None:
         assert os.waitpid(child, 0)[1] == 0
         assert_holds(view, range(600))
     assert not open_files() - before
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+@pytest.mark.parametrize("parent_begins", [True, False], ids=["other number", "same number"])
+def test_places_of_a_killed_process_are_used_by_others(parent_begins: bool) -> None:
+    with View.in_ram(spec_of(), 600) as view:
+        if parent_begins:
+            fill(view, range(1))
+        for _ in range(3):
+            child = os.fork()
+            if child == 0:
+                with view.new_rows(range(1, 400)) as new:
+                    assert new.put(1, pixels_of(view.spec, 1)), "not counted: its mark comes at the end"
+                    os.kill(os.getpid(), signal.SIGKILL)
+            assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        fill(view, range(600))
+        assert_holds(view, range(600))
 
 
 def test_rows_that_come_several_times_at_once_take_one_place_each() -> None:

@@ -236,4 +236,4 @@ def test_closing_leaves_no_descriptor() -> None:
 def test_the_image_of_a_view_says_shape_and_bytes_never_data() -> None:
     with View.in_ram(spec_of(), 1000, None) as view:
         fill(view, range(2))
-        assert repr(view) == "<View of 'cam' 8×12×3 raw in RAM: 2 of 1,000 rows, 296 KiB>"
+        assert repr(view) == "<View of 'cam' 8×12×3 raw in RAM: 2 of 1,000 rows, 300 KiB>"

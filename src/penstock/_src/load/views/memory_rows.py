@@ -3,15 +3,19 @@
 Rows come in any order; places are taken one behind the other. So the memory that a view holds grows with its rows,
 and one thread makes it present in large steps just before it is needed. Where that brings nothing (no huge pages), a
 row is written by the system, which needs no page fault; while threads wait in line for that, through the mapping.
+
+Each process has a number, which a lock holds, and each place the number of the process that took it: the places of a
+process that was killed are found and used.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +33,8 @@ _SLOW_STEPS = 2  # that are allowed
 _MOST_IN_LINE = 3  # the system writes one row of a file at a time; a longer wait costs more than page faults
 _TAKEN, _PRESENT = 0, 1  # the counts
 _PLACES_LOCK, _PRESENT_LOCK = 0, 1  # bytes whose locks guard them
+_OWNER_LOCK = 16  # with the number of a process added: the byte whose lock it holds
+_MOST_OWNERS = 255  # processes with a number; places of others would be lost with them
 
 
 class MemoryRows:
@@ -41,6 +47,8 @@ class MemoryRows:
         self._places = layout.capacity + layout.spare
         self._marks = self._bytes[HEADER_BYTES : HEADER_BYTES + MARK.itemsize * layout.capacity].view(MARK)
         self._counts = self._bytes[layout.table_at : layout.table_at + COUNTS_BYTES].view(np.uint64)
+        owners_at = layout.table_at + COUNTS_BYTES
+        self._owners = self._bytes[owners_at : owners_at + self._places]
         rows_end = layout.rows_at + self._places * spec.row_bytes
         self._rows = self._bytes[layout.rows_at : rows_end].reshape(self._places, *spec.shape)
         self._begin(fd)
@@ -49,6 +57,7 @@ class MemoryRows:
         """What belongs to one process; its locks belong to a descriptor of its own."""
         self._fd = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
         self._pid = os.getpid()
+        self._owner = 0  # its number, from its first place on
         self._free: deque[int] = deque()  # places that this process has taken
         self._under_way: set[int] = set()  # slots that its threads are writing
         self._take_lock = threading.Lock()
@@ -152,16 +161,42 @@ class MemoryRows:
             self._begin(inherited)  # a child of a fork: places, locks and threads are its parent's
             os.close(inherited)
 
-    def _take_block(self) -> range:
-        """Places that no other process takes. Fewer near the end: none shall lie idle while another needs it. Those of
-        a process that is killed are lost; where the spare ones are used up, as many rows are decoded each time."""
+    def _take_block(self) -> Sequence[int]:
+        """Places that no other process takes. Fewer near the end: none shall lie idle while another needs it."""
         with view_file.locked(self._fd, _PLACES_LOCK):
+            if not self._owner:
+                numbers = range(1, _MOST_OWNERS + 1)
+                self._owner = next((n for n in numbers if view_file.try_lock(self._fd, _OWNER_LOCK + n)), 0)
+                if self._owner and (inherited := self._unused(self._owner)):
+                    return inherited
             begin = int(self._counts[_TAKEN])
             left = self._places - begin
             count = min(left, max(1, min(_BLOCK_BYTES // self._row_bytes, left // 64)))
+            if not count:
+                return self._left_behind()
+            self._owners[begin : begin + count] = self._owner  # before they count as taken: it may be killed between
             self._counts[_TAKEN] = begin + count
         self._look_ahead()
         return range(begin, begin + count)
+
+    def _left_behind(self) -> list[int]:
+        """Places of processes that were killed."""
+        found: list[int] = []
+        for number in range(1, int(self._owners.max()) + 1):
+            if number == self._owner:
+                continue
+            with contextlib.suppress(OSError), view_file.locked(self._fd, _OWNER_LOCK + number, waits=False):
+                places = self._unused(number)
+                self._owners[places] = self._owner
+                found += places
+        return found
+
+    def _unused(self, owner: int) -> list[int]:
+        """Its places without a row."""
+        has_row = np.zeros(self._places, np.bool_)
+        has_row[self._marks[self._marks != 0] - 1] = True
+        unused: list[int] = np.flatnonzero((self._owners == owner) & ~has_row).tolist()
+        return unused
 
     # Memory ahead of the rows
 

@@ -108,7 +108,7 @@ class ViewLayout:
     capacity: int
     """Rows that have a place."""
     table_at: int
-    """Where the checksums (raw, on disk), the counts (raw, in memory) or the places (JPEG) begin."""
+    """Where the checksums (raw, on disk), the counts and owners (raw, in memory) or the places (JPEG) begin."""
     rows_at: int
     n_bytes: int
     """The whole file; for JPEG rows the part in front of them, which is there from the beginning."""
@@ -120,12 +120,12 @@ def layout_of(spec: ViewSpec, rows: int, capacity: int, *, checked: bool) -> Vie
     """The layout of a view with `capacity` places; `checked` files, those on disk, carry a checksum per row."""
     mark_bytes = MARK.itemsize if spec.encoding == "raw" and not checked else 1
     table_at = _up(HEADER_BYTES + mark_bytes * capacity, 8)
-    table_bytes = COUNTS_BYTES
+    # In memory, processes take places before they have rows for them, and two may make the same row.
+    spare = min(_MOST_SPARE, capacity // 128) if spec.encoding == "raw" and not checked else 0
+    table_bytes = COUNTS_BYTES + capacity + spare
     if spec.encoding == "jpeg" or checked:
         table_bytes = capacity * (PLACE if spec.encoding == "jpeg" else SUM).itemsize
     rows_at = _up(table_at + table_bytes, PAGE_BYTES)
-    # In memory, processes take places before they have rows for them, and those of a killed one are lost.
-    spare = min(_MOST_SPARE, capacity // 128) if spec.encoding == "raw" and not checked else 0
     # Whole pages: what a mapping really takes is what the file says.
     n_bytes = rows_at if spec.encoding == "jpeg" else _up(rows_at + (capacity + spare) * spec.row_bytes, PAGE_BYTES)
     return ViewLayout(rows, capacity, table_at, rows_at, n_bytes, spare)
@@ -294,6 +294,15 @@ def locked(fd: int, byte: int = 0, *, waits: bool = True) -> Iterator[None]:
         yield
     finally:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _lock_of(fcntl.F_UNLCK, byte))
+
+
+def try_lock(fd: int, byte: int) -> bool:
+    """Take such a lock until the file is closed, if nobody has it."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _lock_of(fcntl.F_WRLCK, byte))
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 def _lock_of(kind: int, byte: int) -> bytes:

@@ -38,7 +38,9 @@ def main() -> None:
     if args.way == "view":
         view(args)
     else:
-        print(json.dumps(ways[args.way](args)))
+        print(json.dumps(ways[args.way](args)), flush=True)
+        if args.way in ("bare", "decoded"):
+            os._exit(0)  # its threads are in foreign code, which may abort where the interpreter ends beside it
 
 
 def ranges(path: str) -> tuple[int, list[tuple[str, Any, Any]]]:

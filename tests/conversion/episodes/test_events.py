@@ -1,4 +1,4 @@
-"""What topics say: texts and words in order of time, and recorded service calls, each counted once."""
+"""What topics say: texts and words in order of time; recorded service calls mark nothing."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pytest
 
 from penstock import recordings
 from penstock._src.conversion.episodes import events
-from penstock._src.conversion.episodes.events import TopicTexts, read_texts
+from penstock._src.conversion.episodes.events import TopicTexts, read_texts, read_windows
+from penstock._src.conversion.settings import EpisodeSettings
 from penstock.errors import ConfigError, LimitExceeded
 from tests.conversion import topics
 from tests.conversion.topics import Note, at, spoken
 
-REQUEST_SENT, REQUEST_RECEIVED, RESPONSE_SENT = 0, 1, 2
 SERVICE = "/record/_service_event"
-_EVENT = """service_msgs/msg/ServiceEventInfo info
-std_srvs/{0}_Request[<=1] request
-std_srvs/{0}_Response[<=1] response
-"""
-_INFO = "uint8 event_type\nbuiltin_interfaces/Time stamp\nuint8[16] client_gid\nint64 sequence_number\n"
-_ANSWER = "bool success\nstring message\n"
+_EVENT = "std_srvs/msg/SetBool_Event"
+_CALLS = {
+    "service_msgs/msg/ServiceEventInfo": "uint8 event_type\nint64 sequence_number\n",
+    "std_srvs/msg/SetBool_Request": "bool data\n",
+    _EVENT: "service_msgs/ServiceEventInfo info\nstd_srvs/SetBool_Request[] request\n",
+}
 
 
 def read_topic_texts(path: Path, *groups: list[Note], field: str | None = None, topic: str = "/said") -> TopicTexts:
@@ -91,3 +91,16 @@ def test_what_cannot_be_a_word_is_counted_and_bounded(tmp_path: Path, monkeypatc
     (tmp_path / "run.bag").unlink()
     with pytest.raises(LimitExceeded, match="longer than 8 characters"):
         read_topic_texts(tmp_path, spoken("/said", {0.0: "abcd", 1.0: "efgh", 2.0: "i"}))
+
+
+@pytest.mark.parametrize("more", [{}, {"start": ("true",), "field": "request[0].data"}, {"stop_topic": SERVICE}])
+def test_service_calls_mark_no_episodes(tmp_path: Path, more: dict[str, Any]) -> None:
+    """Each call is up to four messages: every one of them began an episode."""
+    called = topics.notes(SERVICE, _EVENT, [at(1.0), at(1.01)], lambda n: {"info": {"event_type": n}})
+    topics.write(tmp_path / "run.bag", [], called, spoken("/mark", {0.5: "go"}), custom=_CALLS)
+    settings = EpisodeSettings(**{"topic": "/mark" if "stop_topic" in more else SERVICE, **more})
+    with (
+        recordings.open(tmp_path / "run.bag") as recording,
+        pytest.raises(ConfigError, match=r"_service_event .* holds service calls(.|\n)*run\.yaml"),
+    ):
+        read_windows(recording, settings, "log")

@@ -208,7 +208,8 @@ def test_unusable_images_are_counted(tmp_path: Path, video: str) -> None:
     out = tmp_path / "out"
     report = penstock.convert(tmp_path / "episode_0.hdf5", out, fps=50, video=video)
     assert report.lost == {"unusable image: observations/images/cam_high": 3} and report.exit_code == 3
-    assert any("row 0" in note for note in report.notes)
+    (note,) = [note for note in report.notes if "unusable images" in note]
+    assert note.startswith("episode_0.hdf5: 3 unusable images") and "row 0" in note
     rows = [1, 2, 3, 6, 7, 8, 9]
     assert np.array_equal(datasets.values(out, "action"), made["action"][rows].astype(np.float32))
     if video == "copy":
@@ -235,7 +236,8 @@ def test_an_episode_without_a_usable_row_is_lost_alone(tmp_path: Path) -> None:
             file[f"data/{name}/obs/agentview_image"] = values
     report = penstock.convert(tmp_path / "demos.hdf5", tmp_path / "out")
     assert report.episodes == 1 and report.exit_code == 3
-    assert report.lost["episode without a usable row"] == 1
+    assert report.lost["episode without a usable row"] == 2
+    assert any("left out: data/demo_10" in note for note in report.notes)
     assert datasets.samples(tmp_path / "out", "observation.images.agentview") == [row.tobytes() for row in kept]
 
 
@@ -385,8 +387,12 @@ def test_what_does_not_fit_together_is_reported(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "short.hdf5", "r+") as file:
         del file["observations/qpos"]
         file["observations/qpos"] = np.zeros((5, 14))
-    with pytest.raises(StoreError, match="observations/qpos has 5 rows, the episode has 6"):
+    with pytest.raises(StoreError, match="observations/qpos has 5 rows, the episode has 6") as caught:
         penstock.convert(tmp_path / "short.hdf5", tmp_path / "out", fps=50)
+    assert "convert without it: leave_out=observation.state" in str(caught.value.hint)
+    report = penstock.convert(tmp_path / "short.hdf5", tmp_path / "kept", fps=50, leave_out=["observation.state"])
+    assert (report.frames, report.exit_code) == (6, 0)
+    assert "observation.state" not in datasets.info(tmp_path / "kept")["features"]
     files.aloha(tmp_path / "mixed.hdf5", rows=6)
     with h5py.File(tmp_path / "mixed.hdf5", "r+") as file:
         small = cv2.imencode(".jpg", files.image(1)[:40])[1].reshape(-1)

@@ -101,6 +101,32 @@ def test_a_demonstration_that_lacks_its_actions_is_lost_and_counted(
     assert masked.lost == {}  # it was not asked for
 
 
+@pytest.mark.parametrize("rows", [2, None])
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("obs/robot0_eef_pos", "observation.state"),
+        ("obs/agentview_image", "observation.images.agentview"),
+        ("dones", "next.done"),
+    ],
+)
+def test_a_column_that_does_not_fit_can_be_left_out(name: str, key: str, rows: int | None, tmp_path: Path) -> None:
+    """In one demonstration it is too short, or not there at all."""
+    made = files.robomimic(tmp_path / "demos.hdf5")
+    with h5py.File(tmp_path / "demos.hdf5", "r+") as file:
+        del file[f"data/demo_2/{name}"]
+        if rows is not None:
+            file[f"data/demo_2/{name}"] = made["demo_2"][name][:rows]
+    with pytest.raises(StoreError, match=f"data/demo_2/{name}") as caught:
+        penstock.convert(tmp_path / "demos.hdf5", tmp_path / "out")
+    assert f"leave_out={key};" in str(caught.value.hint)
+    report = penstock.convert(tmp_path / "demos.hdf5", tmp_path / "out", leave_out=[key])
+    assert (report.frames, report.exit_code) == (18, 0)
+    assert key not in datasets.info(tmp_path / "out")["features"]
+    with pytest.raises(StoreError, match=r"columns=\[…\] does without"):
+        penstock.open(tmp_path / "demos.hdf5")
+
+
 @pytest.mark.parametrize("with_actions", [True, False])
 def test_demonstrations_at_the_root(tmp_path: Path, with_actions: bool) -> None:
     name = "actions" if with_actions else "states"

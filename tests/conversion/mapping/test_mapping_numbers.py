@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import penstock
@@ -243,3 +244,25 @@ def test_the_suggested_configuration_says_what_was_found_and_gives_the_same_rows
     assert datasets.table(tmp_path / "by itself").equals(datasets.table(tmp_path / "suggested"))
     assert datasets.values(tmp_path / "suggested", "action")[0].tolist() == [1, 2, 3, 0, 0, 0]
     assert datasets.values(tmp_path / "suggested", "observation.joy")[0].tolist() == [0.5, 1, 0]
+
+
+def test_one_field_may_be_named_twice_for_other_joints_or_another_time(tmp_path: Path) -> None:
+    source = bags.write(tmp_path / "run.bag", bags.robot())
+    position = {"topic": bags.STATE, "field": "position"}
+    sources = [
+        {**position, "names": ["joint_1"]},
+        {**position, "names": ["joint_2"]},
+        {**position, "names": ["joint_1"], "time_offset": "100ms"},
+    ]
+
+    def values(name: str, given: object) -> np.ndarray[Any, Any]:
+        features = {"observation.images.cam": bags.CAM_H, "observation.state": given}
+        penstock.convert(source, tmp_path / name, features=features)
+        return datasets.values(tmp_path / name, "observation.state")
+
+    together = values("together", sources)
+    alone = [values(str(number), [each])[-len(together) :] for number, each in enumerate(sources)]
+    assert len(together) > 20
+    np.testing.assert_array_equal(together, np.concatenate(alone, axis=1))
+    names = datasets.info(tmp_path / "together")["features"]["observation.state"]["names"]
+    assert names == [f"joint_states.position.{which}" for which in ("joint_1", "2.joint_2", "3.joint_1")]

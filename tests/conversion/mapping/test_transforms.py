@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
+from penstock import recordings
 from penstock._src.cli import main
-from penstock._src.recordings.values.transforms import compose, parse_chain
+from penstock._src.recordings.values.transforms import TransformTree, compose, parse_chain
 from penstock.errors import ConfigError
 from tests.conversion import bags, datasets, topics
 
@@ -194,6 +196,29 @@ def test_a_broken_message_of_transforms_is_counted(clock: str, tmp_path: Path) -
     report = penstock.convert(source, tmp_path / "out", features=features)
     assert report.lost == {"unusable message: /tf": 1}
     np.testing.assert_allclose(datasets.values(tmp_path / "out", "observation.tool")[:, 0], np.arange(60), atol=1e-4)
+
+
+def test_the_memory_does_not_follow_which_transforms_each_message_holds(tmp_path: Path) -> None:
+    """Every message holds another set of transforms, each with a stamp of its own: 12 bytes for those in use."""
+    frames = [f"frame_{number}" for number in range(12)]
+    chosen = [frames[:1] + [frames[i] for i in range(1, 12) if number >> i & 1] for number in range(1500)]
+    sent = [
+        topics.Note(
+            "/tf", TF, topics.at(number / 100),
+            {"transforms": [_transform("base", each, number + place, (1, 0, 0)) for place, each in enumerate(held)]},
+        )
+        for number, held in enumerate(chosen)
+    ]  # fmt: skip
+    source = topics.write(tmp_path / "run.bag", [], sent, custom=CUSTOM)
+    with recordings.open(source) as recording:
+        TransformTree(recording)  # what the first reading of a topic keeps
+        tracemalloc.start()
+        tree = TransformTree(recording)
+        found = tree.messages(link.edge for link in tree.chain("frame_0", "frame_5"))
+        held_bytes, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert [len(each.numbers) for each in found.values()] == [1500, sum("frame_5" in held for held in chosen)]
+    assert held_bytes < 60_000 and peak_bytes < 1_000_000
 
 
 @pytest.mark.parametrize("word", ["scale", "offset", "threshold"])

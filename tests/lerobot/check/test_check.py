@@ -319,6 +319,14 @@ def test_images_in_the_table_are_decoded(tmp_path: Path) -> None:
     assert len(found) == 1 and "row 3, 'observation.images.still'" in found[0].where
 
 
+def test_an_image_that_is_not_there_is_found_wherever_it_is_missing(tmp_path: Path) -> None:
+    """Without `full` some images are decoded; all are looked for."""
+    make(tmp_path / "set", lengths=(90,), features=IMAGE_FEATURES)
+    edit_column(tmp_path / "set", DATA, IMAGE, lambda values: values.__setitem__(80, None))
+    (found,) = check(tmp_path / "set", samples=4).problems
+    assert "row 80" in found.where and found.message == "the frame is not in the file"
+
+
 def test_a_thousand_faults_of_a_kind_are_a_few_lines_and_a_count(tmp_path: Path) -> None:
     with DataSetWriter(tmp_path / "set", fps=FPS, features=[Feature("a", "float32", (1,))], fsync=False) as writer:
         for _ in range(30):

@@ -63,6 +63,18 @@ def test_a_first_message_describes_what_nothing_else_does() -> None:
     assert default_path("pkg.T", shown({"timestamp": {"sec": 1, "nsec": 2}, "x": 1, "y": 2}).definitions) == "."
 
 
+def test_messages_that_lack_fields_or_hold_nothing_there_show_them_together() -> None:
+    first = {"q": [1], "at": {"x": 1}, "list": [], "seen": None}
+    second = {"x": 2, "at": {"y": 3, "x": 4}, "list": [{"a": 1}], "seen": {"id": "no number"}}
+    third = {"x": "a text", "list": [{"b": 2}], "last": True}
+    decoder = shown(first, second, [third], third)
+    assert [field.name for field in decoder.message.fields] == ["q", "at", "list", "seen", "x", "last"]
+    read = decoder.reader(["x", "at.y", "list[0].b", "seen.id"])
+    assert read(coded({"x": 5, "at": {"y": 6}, "list": [{"b": 7}], "seen": {"id": "z"}})) == (5, 6, 7, "z")
+    with pytest.raises(MessageError, match=r"pkg\.T\.x is missing in this message"):
+        read(coded(first))
+
+
 def test_foxglove_images_are_the_bytes_that_base64_spells() -> None:
     data = base64.b64encode(b"\xff\xd8jpeg").decode()
     image = {"timestamp": {"sec": 1, "nsec": 2}, "data": data, "format": "jpeg"}

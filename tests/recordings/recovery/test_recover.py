@@ -227,19 +227,30 @@ def _with_extras(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_sequences_publish_times_and_silent_channels_are_kept(tmp_path: Path) -> None:
+def test_attachments_metadata_sequences_and_publish_times_are_kept(tmp_path: Path) -> None:
     data = _with_extras(tmp_path / "a.mcap")
     report, _ = recover(data[:-100], tmp_path / "a.mcap", tmp_path / "new.mcap")
     assert report.exit_code == 0  # the summary alone was cut
-    assert "2 attachments, metadata and private records are not copied" in report.notes
     with (tmp_path / "new.mcap").open("rb") as file:
         reader = make_reader(file, validate_crcs=True)
         found = list(reader.iter_messages())
         assert [(m.sequence, m.log_time, m.publish_time) for _, _, m in found] == [(n, n, n + 5) for n in range(30)]
         assert found[0][1].metadata == {"offered_qos_profiles": "- depth: 5"}
+        assert [(a.name, a.media_type, a.data) for a in reader.iter_attachments()] == [
+            ("notes.txt", "text/plain", b"hello" * 1000)
+        ]
+        assert [(m.name, m.metadata) for m in reader.iter_metadata()] == [("robot", {"name": "kuavo"})]
         assert reader.get_header().profile == "ros2"
         summary = reader.get_summary()
     assert summary is not None and {channel.topic for channel in summary.channels.values()} == {"/a", "/silent"}
+
+
+def test_an_attachment_that_fails_its_checksum_is_a_counted_loss(tmp_path: Path) -> None:
+    data = bytearray(_with_extras(tmp_path / "a.mcap"))
+    data[data.index(b"hellohello") + 77] ^= 1
+    report, rows = recover(bytes(data), tmp_path / "a.mcap", tmp_path / "new.mcap")
+    assert sum(rows.values()) == 30
+    assert (report.lost_parts, report.lost_messages, report.exit_code) == (1, 0, 3)
 
 
 # The output
@@ -263,6 +274,28 @@ def test_an_output_that_is_there_is_refused_without_overwrite(tmp_path: Path) ->
     assert target.read_bytes() == b"mine"
     assert recordings.recover(source, target, overwrite=True).messages == len(MESSAGES)
     assert read_back(target) == rows_of(MESSAGES, ros1_payload)
+
+
+def test_a_file_is_replaced_in_one_step_and_one_that_appears_last_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_bag(tmp_path / "a.bag", MESSAGES)
+    target = tmp_path / "new.bag"
+    link = os.link
+
+    def too_late(partial: Path, name: Path) -> None:
+        target.write_bytes(b"mine")
+        link(partial, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", too_late)
+        with pytest.raises(OutputExists, match="appeared meanwhile"):
+            recordings.recover(source, target)
+    assert target.read_bytes() == b"mine"
+    monkeypatch.setattr(Path, "rename", None)  # the old one would be away before the new one is there
+    recordings.recover(source, target, overwrite=True)
+    assert read_back(target) == rows_of(MESSAGES, ros1_payload)
+    assert sorted(os.listdir(tmp_path)) == ["a.bag", "new.bag"]
 
 
 def test_a_directory_that_is_no_bag_is_never_replaced(tmp_path: Path) -> None:

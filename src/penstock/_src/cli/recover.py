@@ -65,6 +65,8 @@ def report_lines(report: RecoveryReport) -> list[str]:
     lost = report.lost_text
     if report.suspect_messages:
         lost += f" · {report.suspect_messages:,} kept without proof"
+    if report.lost_parts:
+        lost += f" · {count(report.lost_parts, 'records other than messages')} lost"
     size = f"{units.format_size(report.bytes_in)} → {units.format_size(report.bytes_out)}"
     lines.append(f"wrote {report.output} · {count(report.messages, 'messages')} · {lost} · {size}")
     return lines

@@ -241,6 +241,10 @@ class Store(Closing, ABC):
     plural: str = "stores"
     lost: Mapping[str, int] = {}
     """Episodes that cannot be read at all → how many rows each has."""
+    empty: Sequence[str] = ()
+    """Episodes that were recorded without rows, in words; they are none of `episodes`."""
+    problems: Mapping[str, str] = {}
+    """Columns that no row can be read of, and why, where opening them was no error."""
     reading_bytes: int = 4 << 20
     """What the libraries that read hold, whatever is read."""
 

@@ -124,7 +124,7 @@ class JobInputs:
             self.lost_before += sum(outcome["lost"].values())
         for text in outcome["notes"]:
             if len(self.notes) < SHOWN_NOTES:
-                self.notes[f"{entry.ref.name}: {text}"] = None
+                self.notes[f"{entry.ref.name}: {text.removeprefix(f'{entry.ref.name}: ')}"] = None
             else:
                 self.more_notes += 1
         shown = self._alignments_with_loss if any(outcome["lost"].values()) else self._alignments

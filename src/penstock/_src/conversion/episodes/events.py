@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from penstock._src.conversion.settings import Clock, EpisodeSettings, word_of
 from penstock._src.recordings.messages.decoder import MessageDecoder
-from penstock._src.recordings.messages.definitions import HEADER_TYPE, FieldType, MessageDef
+from penstock._src.recordings.messages.definitions import EVENT_INFO_TYPE, HEADER_TYPE, FieldType, MessageDef
 from penstock._src.recordings.messages.paths import parse_path
 from penstock._src.recordings.recording import Recording, Topic
 from penstock.errors import AlignError, ConfigError, LimitExceeded, MessageError
@@ -190,6 +190,9 @@ def read_windows(
 ) -> tuple[tuple[EpisodeWindow, ...], list[TopicTexts]]:
     """The episodes that the messages of `episodes.topic` (and `stop_topic`) mark, and what was read of both."""
     assert settings.topic is not None
+    for name in (settings.topic, settings.stop_topic):
+        if name is not None:
+            _refuse_service_calls(recording, name)
     start, stop = settings.start, settings.stop
     if (
         start is None
@@ -216,6 +219,18 @@ def read_windows(
             hint="check episodes.start and episodes.field, or leave out episodes.topic",
         )
     return tuple(windows), topics
+
+
+def _refuse_service_calls(recording: Recording, name: str) -> None:
+    """Service introspection records a call up to four times, whether or not it was granted."""
+    topic = recording.topic(name)
+    info = recording.decoder(topic).message.field("info")
+    if info is not None and info.type.name == EVENT_INFO_TYPE:
+        raise ConfigError(
+            f"{recording.path}: {name} ({topic.type}) holds service calls: they mark no episodes",
+            hint="name a topic that says what the call did, or write the episodes into a file beside the recording: "
+            f"{recording.path.stem}.yaml, with episodes: [{{start: 0s, end: 12s}}]",
+        )
 
 
 def _marks(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -117,16 +118,21 @@ class RecordingColumns(NamedTuple):
         cameras = [camera.topic for camera in self.cameras]
         return cameras + [part.topic for vector in self.vectors for part in vector.parts]
 
+    @property
+    def index_bytes(self) -> int:
+        """What is held of the messages of transforms, besides the index of the recording."""
+        messages = (part.messages for vector in self.vectors for part in vector.parts if part.messages is not None)
+        return sum({each.edge: each.numbers.nbytes + each.stamps_ns.nbytes for each in messages}.values())
+
 
 def open_columns(recording: Recording, settings: Settings) -> RecordingColumns:
     """Find every topic, read its first message, and settle sizes, names and encodings."""
     cameras: list[CameraColumn] = []
     vectors: list[VectorColumn] = []
-    tree: TransformTree | None = None
+    chains = _chains(recording, settings.features)
     for key, feature in settings.features.items():
-        if any(source.tf is not None for source in feature.sources):
-            tree = tree or TransformTree(recording)
-            vectors.append(_transform(recording, key, feature, tree))
+        if key in chains:
+            vectors.append(_transform(recording, key, feature, chains[key]))
             continue
         topics = [recording.topic(source.topic) for source in feature.sources]
         if any(is_image(topic) for topic in topics):
@@ -205,6 +211,7 @@ def _column(key: str, feature: FeatureSettings, topic: Topic, settings: Settings
 def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: list[Topic]) -> VectorColumn:
     parts: list[VectorPart] = []
     names: list[str] = []
+    owners: Counter[str] = Counter()
     for source, topic in zip(feature.sources, topics, strict=True):
         if source.field is None:
             path = default_field(recording, topic)
@@ -240,6 +247,9 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
                 hint="use linear, or a field with x, y, z, w such as pose.orientation",
             )
         owner = _owner(feature, source, path)
+        owners[owner] += 1
+        if owners[owner] > 1:  # the same numbers once more: others of them, or at another time
+            owner = f"{owner}.{owners[owner]}"
         prefix = f"{owner.strip('/').replace('/', '_')}." if owner else ""
         name = f"{key} ← {owner}" if owner else key
         parts.append(VectorPart(name, source, topic, reader, int(value.size), quaternions))
@@ -258,8 +268,22 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
     return VectorColumn(key, feature.dtype or usual, tuple(parts), feature.names or tuple(names))
 
 
-def _transform(recording: Recording, key: str, feature: FeatureSettings, tree: TransformTree) -> VectorColumn:
-    """A transform between two frames: one part for each step of the chain, each interpolated by itself."""
+def _chains(
+    recording: Recording, features: Mapping[str, FeatureSettings]
+) -> dict[str, list[tuple[EdgeMessages, bool]]]:
+    """The steps of each feature that is a transform: the messages of one, and whether it leads upwards."""
+    wanted = {key: feature for key, feature in features.items() if any(each.tf is not None for each in feature.sources)}
+    if not wanted:
+        return {}
+    ends = {key: _ends(key, feature) for key, feature in wanted.items()}
+    tree = TransformTree(recording)
+    links = {key: tree.chain(*pair) for key, pair in ends.items()}
+    messages = tree.messages(link.edge for chain in links.values() for link in chain)
+    return {key: [(messages[edge], inverse) for edge, inverse in chain] for key, chain in links.items()}
+
+
+def _ends(key: str, feature: FeatureSettings) -> tuple[str, str]:
+    """The frames between which a transform is wanted."""
     source = feature.sources[0]
     hint = f"write features.{key}: {{tf: base→tool}}"
     if len(feature.sources) > 1 or source.tf is None:
@@ -267,10 +291,17 @@ def _transform(recording: Recording, key: str, feature: FeatureSettings, tree: T
     for word in ("field", "scale", "offset", "unit", "threshold"):
         if getattr(source, word) != getattr(TopicSource(source.topic), word):
             raise ConfigError(f"features.{key}: {word} does not apply to a transform", hint=hint)
+    return parse_chain(source.tf)
+
+
+def _transform(
+    recording: Recording, key: str, feature: FeatureSettings, chain: Sequence[tuple[EdgeMessages, bool]]
+) -> VectorColumn:
+    """A transform between two frames: one part for each step of the chain, each interpolated by itself."""
+    source = feature.sources[0]
     parts = []
-    links = tree.chain(*parse_chain(source.tf))
-    for link in links:
-        messages, name = link.messages, "→".join(link.messages.edge)
+    for messages, _ in chain:
+        name = "→".join(messages.edge)
         policy: Policy = "hold" if messages.is_static else source.policy or "slerp"
         own = replace(source, topic=messages.topic.name, policy=policy)
         quaternions = ((3, 4, 5, 6),) if own.policy == "slerp" else ()
@@ -279,7 +310,7 @@ def _transform(recording: Recording, key: str, feature: FeatureSettings, tree: T
     names = feature.names or source.names or NAMES
     if len(names) != len(NAMES):
         raise ConfigError(f"features.{key}.names: {len(names)} names for {len(NAMES)} values")
-    return VectorColumn(key, feature.dtype or "float32", tuple(parts), names, tuple(link.inverse for link in links))
+    return VectorColumn(key, feature.dtype or "float32", tuple(parts), names, tuple(inverse for _, inverse in chain))
 
 
 def _owner(feature: FeatureSettings, source: TopicSource, path: str) -> str:

@@ -86,7 +86,7 @@ def plan_recording(
         cameras=tuple(camera.demand(recording) for camera in columns.cameras),
         vectors=tuple(vector.demand for vector in columns.vectors),
         rows=paired.rows,
-        index_bytes=recording.index_bytes,
+        index_bytes=recording.index_bytes + columns.index_bytes,
         reads=Reads(*recording.largest_reads(columns.topics())),
         chunk_size=settled.rosbag.chunk_size,
         threads=threads,

@@ -51,6 +51,7 @@ from penstock.errors import ConfigError, StoreError
 _EPISODE_BYTES = 400  # one episode in the list of them
 _RETRIES = 8  # an image that only decoding shows to be broken is found when it is sampled
 _MOST_NOTES = 20
+_EMPTY = "episode without a usable row"
 _NOT_ASKED = (
     "timeline",
     "time",
@@ -82,6 +83,7 @@ def open_hdf5_input(path: Path, options: OpenOptions, first_spec: DatasetSpec | 
         pixels=hdf5.pixels,
         mask=hdf5.mask,
         allow_external=hdf5.allow_external,
+        defers=True,
     )
     return _planned(opener, path, options, first_spec)
 
@@ -223,7 +225,8 @@ class StoreInput(Input):
     def finish(self, state: State | None) -> InputOutcome:
         state = self._past_empty(state or _first_state())
         lost = {"demonstration without actions": len(self._store.lost)} if self._store.lost else {}
-        return InputOutcome({**lost, **state["lost"]}, tuple(state["notes"]))
+        empty = Counter({_EMPTY: len(self._store.empty)} if self._store.empty else {})
+        return InputOutcome({**lost, **(empty + Counter(state["lost"]))}, tuple(state["notes"]))
 
     def describe(self) -> dict[str, Any]:
         return self._columns.describe()
@@ -276,7 +279,7 @@ class StoreInput(Input):
     def _past_empty(self, state: State) -> State:
         """Beyond episodes without a usable row, which are counted."""
         while state["next"] < self._store.episodes and not len(self._rows(state)):
-            lost = dict(Counter(state["lost"]) + Counter(["episode without a usable row"]))
+            lost = dict(Counter(state["lost"]) + Counter([_EMPTY]))
             note = f"{self._store.episode_label(state['next'])} has no usable row and is left out"
             state = {**state, "next": state["next"] + 1, "bad": {}, "attempts": 0, "lost": lost}
             state["notes"] = _with_note(state["notes"], note)

@@ -207,6 +207,8 @@ def _column(store: Store, key: str, name: str) -> Column:
     except StoreError as error:
         error.message = f"{store.path}: features.{key}: {error.message.removeprefix(f'{store.path}: ')}"
         raise
+    if name in store.problems:
+        raise StoreError(store.problems[name], hint=f"convert without it: leave_out={key}; or leave out the file")
     if column.kind == "text":
         raise StoreError(f"{store.path}: features.{key}: {name} cannot be a feature: text")
     return column

@@ -70,7 +70,7 @@ def compare_next(
     `most_bytes` ends it after so many bytes of both; `on_block` is called after every block, and may raise.
     """
     terminal = store.roles.get("terminal")
-    if terminal is not None and math.prod(store.columns[terminal].shape) != 1:
+    if terminal is not None and (terminal in store.problems or math.prod(store.columns[terminal].shape) != 1):
         terminal = None
     lasts = store.episode_starts[1:] - 1
     row_bytes = max(_row_bytes(store, name) for name in (now, after))
@@ -150,7 +150,8 @@ def next_features(store: Store, settings: Settings, options: OpenOptions) -> Nex
     if settings.hdf5.next_observations == "auto":
         for name, column in columns.items():
             now = store.columns.get(_now(name))
-            if now is not None and is_comparable(now, column):
+            is_readable = now is not None and not store.problems.keys() & {now.name, name}
+            if now is not None and is_readable and is_comparable(now, column):
                 compared[name] = _compared(store, now.name, name, options)
     needed = [name for name in columns if name not in compared or not compared[name].is_row_after]
     # Next columns of numbers stand for the state in a transition: one of them alone would leave the others without.

@@ -178,12 +178,14 @@ def _check_images(
     samples: int | None,
 ) -> None:
     for row, image in enumerate(images, first_row):
+        where = f"{path}: row {row}, {feature.key!r}"
+        if image is None:
+            findings.error("frame", where, "the frame is not in the file")
+            continue
         if samples is not None and seen.images[feature.key] >= samples:
-            return
+            continue
         seen.images[feature.key] += 1
-        with as_findings(findings, "frame", f"{path}: row {row}, {feature.key!r}"):
-            if image is None:
-                raise DataSetCorrupt("the frame is not in the file")
+        with as_findings(findings, "frame", where):
             findings.counted["images decoded"] += 1
             height, width = (depth.decode if feature.is_depth else codec.decode)(image).shape[:2]
             if (height, width) != feature.shape[:2]:

@@ -22,7 +22,7 @@ from penstock._src.recordings.messages.schemas import type_name
 from penstock._src.recordings.metadata import RecordingFileFacts, TopicFacts
 from penstock._src.recordings.recovery.record_walk import ChunkWalk, ScanSink, crc_of
 from penstock._src.recordings.recovery.report import DamageLog
-from penstock._src.recordings.recovery.scan_bytes import FileBytes, ScanBytes, ScannedRecord
+from penstock._src.recordings.recovery.scan_bytes import FileBytes, ScanBytes, ScannedRecord, pieces
 from penstock._src.recordings.recovery.scan_index import IndexSink
 
 _MOST_MESSAGES = 1 << 40
@@ -33,11 +33,11 @@ _HEAD_AT = len(r.MAGIC)
 def recover_mcap(
     source: FileBytes, target: Path, log: DamageLog, facts: RecordingFileFacts, *, keep_suspect: bool
 ) -> None:
-    """Write every message that can be read to a new file at `target`."""
+    """Write every message, attachment and metadata record that can be read to a new file at `target`."""
     survey = survey_mcap(source)
     with McapWriter(target, profile=survey.profile, codec=survey.codec) as writer:
         sink = _McapCopy(writer, facts)
-        McapScan(sink, log, survey, source.path, keep_suspect=keep_suspect).run(source)
+        McapScan(sink, log, survey, source.path, writer=writer, keep_suspect=keep_suspect).run(source)
 
 
 def index_mcap(source: FileBytes, log: DamageLog, index: RecordingIndex, file: int = 0) -> None:
@@ -79,7 +79,7 @@ class _McapCopy:
 
 
 class McapScan(ChunkWalk):
-    """The walk that decides what a file holds."""
+    """The walk that decides what a file holds; `writer` takes what is no message."""
 
     chunk_op = r.OP_CHUNK
     parse = staticmethod(parse_record)
@@ -93,6 +93,7 @@ class McapScan(ChunkWalk):
         survey: McapSurvey,
         path: Path,
         *,
+        writer: McapWriter | None = None,
         keep_suspect: bool = False,
     ) -> None:
         channels, has_checksums = dict(survey.channels), survey.has_checksums
@@ -102,7 +103,7 @@ class McapScan(ChunkWalk):
         self._seen_ns: int | None = None
         self._has_end = False
         self._summary_count = 0
-        self._left_out = 0
+        self._writer = writer
 
     def run(self, source: FileBytes) -> None:
         begin, end = self.log.mark(), source.size_bytes
@@ -121,8 +122,6 @@ class McapScan(ChunkWalk):
             self.log.resolve_unknown(begin, expected, (0, source.size_bytes), "messages that the summary counts")
         for channel in sorted(self.channels):
             self.number(channel)
-        if self._left_out:
-            self.log.notes.append(f"{self._left_out:,} attachments, metadata and private records are not copied")
 
     # What the walk asks for
 
@@ -173,8 +172,10 @@ class McapScan(ChunkWalk):
             self._take_definition(source, record)
         elif record.op == r.OP_STATISTICS and self._has_end:
             self._summary_count = int.from_bytes(source.at(record.data_at, 8), "little")
-        elif record.op in (r.OP_ATTACHMENT, r.OP_METADATA) or record.op > r.OP_DATA_END:
-            self._left_out += 1
+        elif record.op in (r.OP_ATTACHMENT, r.OP_METADATA):
+            self._take_other(source, record)
+        elif record.op > r.OP_DATA_END:
+            self._lose_part(record, f"a record of the private kind {record.op:#04x}, which is not copied")
         elif not self._has_end and (record.op != r.OP_HEADER or record.at != _HEAD_AT):
             self.log.add(record.at, record.end, f"a record of kind {record.op} where messages should be")
         return record.end
@@ -218,12 +219,48 @@ class McapScan(ChunkWalk):
             self.channels[number] = content
             self.numbers.pop(number, None)
 
+    def _take_other(self, source: ScanBytes, record: ScannedRecord) -> None:
+        if self._writer is None or self._has_end:
+            return
+        index = _attachment_index(source, record) if record.op == r.OP_ATTACHMENT else _metadata_index(source, record)
+        if index is None:
+            self._lose_part(record, "an attachment or metadata record that fails its CRC, or its name is too long")
+            return
+        content = (piece for _, piece in pieces(source, record.data_at, record.end))
+        self._writer.copy(record.op, record.length, content, index)
+
+    def _lose_part(self, record: ScannedRecord, cause: str) -> None:
+        """What is no message, and is not in the new file."""
+        self.log.add(record.at, record.end, cause, 0)
+        self.log.lost_parts += 1
+
     def _take_data_end(self, source: ScanBytes, record: ScannedRecord) -> None:
         self._has_end = True
         claimed = struct.unpack("<I", source.at(record.data_at, 4))[0]
         if claimed and not self.log.has_damage and crc_of(source, 0, record.at) != claimed:
             self.log.add(_HEAD_AT, record.at, "the data section fails its CRC, and nothing in it tells where", 0)
             self.log.suspect = self.log.written
+
+
+def _attachment_index(source: ScanBytes, record: ScannedRecord) -> bytes | None:
+    """Times, size, name and media type, as a summary has them; None where its checksum fails."""
+    at, used = record.data_at, 16
+    for _ in ("name", "media type"):
+        used += 4 + int.from_bytes(source.at(at + used, 4), "little")
+    if used > r.MAX_SMALL_RECORD_BYTES:
+        return None
+    size = source.at(at + used, 8)
+    end = at + used + 8 + int.from_bytes(size, "little")
+    claimed = int.from_bytes(source.at(end, 4), "little")
+    if end + 4 > record.end or (claimed and crc_of(source, at, end) != claimed):
+        return None
+    return source.at(at, 16) + size + source.at(at + 16, used - 16)
+
+
+def _metadata_index(source: ScanBytes, record: ScannedRecord) -> bytes | None:
+    """The name of a metadata record, as a summary has it."""
+    name_bytes = int.from_bytes(source.at(record.data_at, 4), "little")
+    return source.at(record.data_at, 4 + name_bytes) if name_bytes <= r.MAX_SMALL_RECORD_BYTES else None
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Writing mcap files: chunks with checksums and indexes, and a summary."""
+"""Writing mcap files: chunks with checksums and indexes, attachments, metadata, and a summary."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ class McapWriter:
         self._announced: set[tuple[int, int]] = set()
         self._counts: dict[int, int] = {}
         self._chunk_indexes: list[bytes] = []
+        self._other_indexes: dict[int, list[bytes]] = {r.OP_ATTACHMENT: [], r.OP_METADATA: []}
         self._range_ns: tuple[int, int] | None = None
         with os_errors(RecordingError, f"{self.path}: cannot be written"):
             self._file = open(self.path, "xb")  # noqa: SIM115 - lives as long as the writer
@@ -154,6 +155,15 @@ class McapWriter:
             + struct.pack("<QQ", len(stored), len(chunk.data))
         )
 
+    def copy(self, kind: int, n_bytes: int, content: Iterable[bytes], index: bytes) -> None:
+        """Copy an attachment or metadata record piece by piece; `index`: what the summary says of it."""
+        self._end_chunk()
+        begin = self._at
+        self._write(struct.pack("<BQ", kind, n_bytes))
+        for piece in content:
+            self._write(piece)
+        self._other_indexes[kind].append(struct.pack("<QQ", begin, self._at - begin) + index)
+
     def close(self) -> None:
         """Write the summary; the file is complete afterwards."""
         if self._file.closed:
@@ -173,6 +183,8 @@ class McapWriter:
             (r.OP_CHANNEL, [content for (kind, _), content in self._records.items() if kind == r.OP_CHANNEL]),
             (r.OP_STATISTICS, [self._statistics()]),
             (r.OP_CHUNK_INDEX, self._chunk_indexes),
+            (r.OP_ATTACHMENT_INDEX, self._other_indexes[r.OP_ATTACHMENT]),
+            (r.OP_METADATA_INDEX, self._other_indexes[r.OP_METADATA]),
         ]
         for kind, contents in groups:
             begin = self._at
@@ -191,8 +203,8 @@ class McapWriter:
             sum(self._counts.values()),
             len(self._schemas),
             len(self._channels),
-            0,  # attachments
-            0,  # metadata records
+            len(self._other_indexes[r.OP_ATTACHMENT]),
+            len(self._other_indexes[r.OP_METADATA]),
             len(self._chunk_indexes),
         )
         return (

@@ -1,6 +1,6 @@
 """JSON messages to values: each is parsed as a whole, and what is wanted of it is checked against its type.
 
-The first message of a topic shows the types; a JSON Schema is not read.
+The first messages of a topic show the types together; a JSON Schema is not read.
 """
 
 from __future__ import annotations
@@ -134,17 +134,30 @@ def _other(where: str, value: Any, expected: str) -> MessageError:
 
 
 def _types_of_messages(messages: Iterable[Payload], type_name: str) -> dict[str, MessageDef]:
-    """The types that the first message shows which is an object with fields."""
+    """The types that the messages show together: one of them may lack what others have."""
+    shown: dict[str, Any] = {}
     for payload in messages:
         try:
             message = _parse(payload, type_name)
         except MessageError:
             continue
-        types: dict[str, MessageDef] = {}
-        if isinstance(message, dict) and _add_type(message, type_name, types, 0).fields:
-            check_definitions(types, type_name)
-            return types
-    return {type_name: MessageDef(type_name, ())}
+        if isinstance(message, dict):
+            shown = _merged(shown, message)
+    types: dict[str, MessageDef] = {}
+    _add_type(shown, type_name, types, 0)
+    check_definitions(types, type_name)
+    return types
+
+
+def _merged(one: Any, other: Any, depth: int = 0) -> Any:
+    """What two values show together; of two that differ, the first one."""
+    if one is None:
+        return other
+    if depth <= MAX_DEPTH and isinstance(one, dict) and isinstance(other, dict):
+        return {**one, **other, **{key: _merged(each, other.get(key), depth + 1) for key, each in one.items()}}
+    if depth <= MAX_DEPTH and isinstance(one, list) and isinstance(other, list):
+        return [_merged(next(iter(one), None), next(iter(other), None), depth + 1)]  # the first one shows the others
+    return one
 
 
 def _add_type(value: dict[str, Any], name: str, types: dict[str, MessageDef], depth: int) -> MessageDef:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -146,10 +147,23 @@ def _building(target: Path, *, overwrite: bool, directory: bool) -> Iterator[Pat
 
 
 def _take_place(partial: Path, target: Path, room: Path, *, overwrite: bool) -> None:
+    """A file in one step; a directory that is replaced is away for a moment."""
+    appeared = OutputExists(f"{target} appeared meanwhile; it is left as it is")
+    if not partial.is_dir() and overwrite:
+        partial.replace(target)
+        return
     if target.exists():
         if not overwrite:
-            raise OutputExists(f"{target} appeared meanwhile; it is left as it is")
+            raise appeared
         target.rename(room / "replaced")
+    if not partial.is_dir():
+        try:
+            os.link(partial, target)  # unlike rename, refuses a file that appears now
+            return
+        except FileExistsError:
+            raise appeared from None
+        except OSError:  # a file system without second names
+            pass
     partial.rename(target)
 
 

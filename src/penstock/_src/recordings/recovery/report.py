@@ -62,6 +62,8 @@ class RecoveryReport:
     Messages that are kept without proof are such a place.
     """
     suspect_messages: int
+    lost_parts: int
+    """Attachments and private records of mcap that are not in the new recording."""
     notes: tuple[str, ...]
     bytes_in: int
     bytes_out: int
@@ -72,8 +74,8 @@ class RecoveryReport:
 
     @property
     def lost(self) -> bool:
-        """True when messages were lost, may have been lost, or were kept without proof."""
-        return bool(self.lost_messages or self.lost_unknown or self.suspect_messages)
+        """True when messages or parts were lost, may have been lost, or were kept without proof."""
+        return bool(self.lost_messages or self.lost_unknown or self.suspect_messages or self.lost_parts)
 
     @property
     def lost_text(self) -> str:
@@ -101,6 +103,7 @@ class DamageLog:
     types: Counter[tuple[str, str]] = field(default_factory=Counter)  # messages by topic and type
     notes: list[str] = field(default_factory=list)
     suspect: int = 0
+    lost_parts: int = 0
     is_unfinished: bool = False
     _kept: list[Damage] = field(default_factory=list)
     _count: int = 0
@@ -233,6 +236,7 @@ class DamageLog:
             lost_unknown=self._unknown > 0,
             lost_count=self.lost,
             suspect_messages=self.suspect,
+            lost_parts=self.lost_parts,
             notes=(*self.notes, *several_types(self.types.items())),
             bytes_in=bytes_in,
             bytes_out=bytes_out,

@@ -1,20 +1,20 @@
 """Transforms between frames (/tf, /tf_static): which messages hold which, and the chain from one frame to another.
 
-One pass over the transform topics notes, for each message, which transforms it holds; most broadcasters always send the
-same ones, so a message costs as much as in the index (12 bytes). Values are read later, for the rows that need them.
+One pass over the transform topics finds the tree of frames, a second one the messages that hold the transforms in use:
+12 bytes for each message and transform. Values are read later, for the rows that need them.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._src.recordings.messages.decoder import MessageDecoder, Payload, Reader
+from penstock._src.recordings.messages.decoder import MessageDecoder, Payload
 from penstock._src.recordings.recording import Recording, Topic
 from penstock.errors import ConfigError, MessageError, RecordingError
 
@@ -23,7 +23,6 @@ NAMES = ("x", "y", "z", "qx", "qy", "qz", "qw")
 
 _STATIC_SUFFIX = "tf_static"
 _ARROW = re.compile(r"\s*(\S+?)\s*(?:→|->)\s*(\S+)\s*")
-_BROKEN = -1  # the set of a broken message: it counts as holding any transform, and reading it reports it
 
 Edge = tuple[str, str]  # parent, child
 
@@ -56,16 +55,16 @@ class EdgeMessages(NamedTuple):
 class TransformLink(NamedTuple):
     """One step of a chain; `inverse` when it leads from the child to the parent."""
 
-    messages: EdgeMessages
+    edge: Edge
     inverse: bool
 
 
 class TransformTree:
-    """All transforms of a recording."""
+    """All transforms of a recording: which there are, not yet in which messages."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._edges: dict[Edge, EdgeMessages] = {}
+        self._edges: dict[Edge, Topic] = {}
         topics = [topic for topic in recording.topics if topic.type in TRANSFORM_TYPES and topic.count]
         if not topics:
             raise RecordingError(
@@ -73,16 +72,25 @@ class TransformTree:
                 hint="penstock inspect lists the topics",
             )
         for topic in sorted(topics, key=lambda each: each.name.endswith(_STATIC_SUFFIX)):
-            for edge, messages in _scan(recording, topic):
-                self._edges.setdefault(edge, messages)
+            for _, transforms in _stamped(recording, topic):
+                for edge in transforms or ():
+                    self._edges.setdefault(edge, topic)
 
     def edges(self, topic: Topic) -> list[Edge]:
         """The transforms that a topic holds."""
-        return [edge for edge, messages in self._edges.items() if messages.topic.name == topic.name]
+        return [edge for edge, holder in self._edges.items() if holder.name == topic.name]
 
     @property
     def frames(self) -> list[str]:
         return sorted({frame for edge in self._edges for frame in edge})
+
+    def messages(self, edges: Iterable[Edge]) -> dict[Edge, EdgeMessages]:
+        """Which messages hold these transforms; each topic is read once for all of them."""
+        wanted: dict[Topic, list[Edge]] = {}
+        for edge in dict.fromkeys(edges):
+            wanted.setdefault(self._edges[edge], []).append(edge)
+        found = [_find(self._recording, topic, own) for topic, own in wanted.items()]
+        return {messages.edge: messages for each in found for messages in each}
 
     def chain(self, base: str, tool: str) -> list[TransformLink]:
         """The steps that lead from `base` to `tool`: up to their common ancestor, and down again."""
@@ -101,8 +109,8 @@ class TransformTree:
                 f"{self._recording.path}: no transform connects {base} and {tool}",
                 hint=f"{base} belongs to the tree of {above_base[-1]}, {tool} to that of {above_tool[-1]}",
             )
-        up = [TransformLink(messages, True) for messages in self._climb(base, common)]
-        down = [TransformLink(messages, False) for messages in self._climb(tool, common)]
+        up = [TransformLink(edge, True) for edge in self._climb(base, common)]
+        down = [TransformLink(edge, False) for edge in self._climb(tool, common)]
         return [*up, *reversed(down)]
 
     def _upwards(self, frame: str) -> Iterator[str]:
@@ -111,22 +119,22 @@ class TransformTree:
         while frame not in seen:
             seen.add(frame)
             yield frame
-            messages = self._parent(frame)
-            if messages is None:
+            edge = self._parent(frame)
+            if edge is None:
                 return
-            frame = messages.edge[0]
+            frame = edge[0]
         raise RecordingError(f"{self._recording.path}: the transforms of {frame} form a circle")
 
-    def _climb(self, frame: str, common: str) -> Iterator[EdgeMessages]:
-        """The messages of each step from a frame up to its ancestor."""
-        while frame != common and (messages := self._parent(frame)) is not None:
-            yield messages
-            frame = messages.edge[0]
+    def _climb(self, frame: str, common: str) -> Iterator[Edge]:
+        """Each step from a frame up to its ancestor."""
+        while frame != common and (edge := self._parent(frame)) is not None:
+            yield edge
+            frame = edge[0]
 
-    def _parent(self, frame: str) -> EdgeMessages | None:
-        incoming = [messages for (_, child), messages in self._edges.items() if child == frame]
+    def _parent(self, frame: str) -> Edge | None:
+        incoming = [edge for edge in self._edges if edge[1] == frame]
         if len(incoming) > 1:
-            parents = ", ".join(sorted(messages.edge[0] for messages in incoming))
+            parents = ", ".join(sorted(parent for parent, _ in incoming))
             raise RecordingError(
                 f"{self._recording.path}: {frame} has several parents in /tf: {parents}",
                 hint="such a recording has no tree of frames; take the values from another topic",
@@ -134,45 +142,37 @@ class TransformTree:
         return incoming[0] if incoming else None
 
 
-def _scan(recording: Recording, topic: Topic) -> list[tuple[Edge, EdgeMessages]]:
-    """Which transforms each message holds: one number per message, as most messages hold one of a few sets."""
-    read = recording.decoder(topic).reader(["transforms"])
-    known: dict[tuple[Edge, ...], int] = {(): 0}
-    sets = np.zeros(topic.count, np.int32)
-    stamps_ns = np.zeros(topic.count, np.int64)
-    own: dict[Edge, tuple[array[int], array[int]]] = {}  # messages whose first transform has another stamp, and its own
-    for place, payload in recording.payloads(topic):
-        transforms = _transforms(read, payload)
-        if transforms is None:
-            sets[place], stamps_ns[place] = _BROKEN, stamps_ns[max(place - 1, 0)]
+def _find(recording: Recording, topic: Topic, edges: Sequence[Edge]) -> list[EdgeMessages]:
+    """The messages that hold each of these transforms; a broken one counts as holding all: reading it reports it."""
+    numbers, stamps_ns = [array("i") for _ in edges], [array("q") for _ in edges]
+    latest_ns = 0
+    for number, transforms in _stamped(recording, topic):
+        latest_ns = latest_ns if not transforms else next(iter(transforms.values()))
+        for place, edge in enumerate(edges):
+            if transforms is None or edge in transforms:
+                numbers[place].append(number)
+                stamps_ns[place].append(latest_ns if transforms is None else transforms[edge])
+    return [
+        EdgeMessages(topic, edge, np.frombuffer(held, np.int32), np.frombuffer(stamps, np.int64))
+        for edge, held, stamps in zip(edges, numbers, stamps_ns, strict=True)
+    ]
+
+
+def _stamped(recording: Recording, topic: Topic) -> Iterator[tuple[int, dict[Edge, int] | None]]:
+    """The transforms that each message holds, with their stamps; None of a broken message."""
+    read = recording.decoder(topic).reader(["transforms[:].header", "transforms[:].child_frame_id"])
+    for number, payload in recording.payloads(topic):
+        try:
+            headers, children = ((), ()) if payload is None else read(payload)
+        except MessageError:
+            payload = None
+        if payload is None:
+            yield number, None
             continue
-        edges = tuple(_edge(each) for each in transforms)
-        sets[place] = known.setdefault(edges, len(known))
-        for edge, each in zip(edges, transforms, strict=True):
-            stamp_ns = each["header"]["stamp"]
-            if each is transforms[0]:
-                stamps_ns[place] = stamp_ns
-            elif stamp_ns != stamps_ns[place]:
-                places, stamps = own.setdefault(edge, (array("q"), array("q")))
-                places.append(place)
-                stamps.append(stamp_ns)
-    pairs = []
-    for edge in dict.fromkeys(edge for edges in known for edge in edges):
-        holding = np.array([edge in edges for edges in known])
-        numbers = np.flatnonzero(holding[sets] | (sets == _BROKEN)).astype(np.int32)
-        edge_ns = stamps_ns[numbers]
-        for place, stamp_ns in zip(*own.get(edge, ()), strict=True):
-            edge_ns[np.searchsorted(numbers, place)] = stamp_ns
-        pairs.append((edge, EdgeMessages(topic, edge, numbers, edge_ns)))
-    return pairs
-
-
-def _transforms(read: Reader, payload: Payload | None) -> Sequence[Mapping[str, Any]] | None:
-    """The transforms of a message; None of a broken one."""
-    try:
-        return None if payload is None else read(payload)[0]
-    except MessageError:
-        return None
+        stamped: dict[Edge, int] = {}
+        for header, child in zip(headers, children, strict=True):
+            stamped.setdefault((_plain(header["frame_id"]), _plain(child)), header["stamp"])
+        yield number, stamped
 
 
 def _edge(transform: Mapping[str, Any]) -> Edge:

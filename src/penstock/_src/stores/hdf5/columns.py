@@ -42,6 +42,8 @@ class Hdf5Options:
     """Groups by number, where a single file is opened in part."""
     pixels: str = "rgb"
     """The order of the colours of raw pixels."""
+    defers: bool = False
+    """A column that does not fit is an error only for who reads it."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,9 @@ def find_columns(file: Hdf5File, layout: Hdf5Layout, options: Hdf5Options) -> tu
         elif count == rows:
             columns.append(facts)
         elif facts.kind in ("image", "depth") or name in needed:
-            raise incomplete(file, join(layout.group, name), count, rows)
+            if not options.defers:
+                raise incomplete(file, join(layout.group, name), count, rows)
+            columns.append(facts)
         elif name.rpartition("/")[2] not in SUCCESSES or count != 1:  # else it is of the whole episode
             left_out[name] = f"{count:,} rows, the episode has {rows:,}"
     _refuse_unknown(file, layout, options, columns, left_out)

@@ -17,7 +17,6 @@ from penstock.errors import StoreError
 
 _NO_TIMEOUTS = "no 'timeouts' column: an episode cut off by a time limit is joined to the next"
 _SCAN_ROWS = 1 << 16
-_MOST_NAMED = 8
 _NONE: NDArray[np.int64] = np.empty(0, np.int64)
 
 
@@ -32,19 +31,17 @@ class EpisodeSpans:
     notes: tuple[str, ...] = ()
     numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """Of those that were chosen."""
+    empty: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Of those that were chosen and have no rows."""
 
     def chosen(self, numbers: Sequence[int] | None, path: Path) -> EpisodeSpans:
         """Those with these numbers, in this order; without the ones that have no rows."""
         picked = np.arange(len(self.parts)) if numbers is None else check_numbers(numbers, len(self.parts), path)
         empty = picked[self.lengths[picked] == 0]
-        notes = list(self.notes)
-        if len(empty):
-            named = ", ".join(str(number) for number in empty[:_MOST_NAMED].tolist())
-            more = f" and {len(empty) - _MOST_NAMED:,} more" if len(empty) > _MOST_NAMED else ""
-            notes.append(f"without rows, and left out: episode{'s' if len(empty) > 1 else ''} {named}{more}")
         kept = picked[self.lengths[picked] > 0]
         terminal = None if self.terminal is None else self.terminal[kept]
-        return EpisodeSpans(self.parts[kept], self.firsts[kept], self.lengths[kept], terminal, tuple(notes), kept)
+        spans = self.parts[kept], self.firsts[kept], self.lengths[kept]
+        return EpisodeSpans(*spans, terminal, self.notes, kept, empty)
 
     def starts(self) -> NDArray[np.int64]:
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths, dtype=np.int64)])
@@ -71,11 +68,12 @@ def find_episodes(survey: Hdf5Survey, files: OpenFiles) -> EpisodeSpans:
     parts = np.arange(len(survey.part_rows), dtype=np.int32)
     rows = survey.part_rows
     flags: NDArray[np.bool_] | None = None
-    if survey.kind == "robomimic" and terminals and math.prod(terminals[0].facts.shape) == 1:
+    known = [each for each in terminals if each.facts.name not in survey.problems]
+    if survey.kind == "robomimic" and known and math.prod(known[0].facts.shape) == 1:
         flags = np.zeros(len(parts), np.bool_)
         filled = np.flatnonzero(rows)
         whole = RowMap(parts[filled], np.zeros(len(filled), np.int64), rows[filled])
-        last = terminals[0].gather(whole, np.cumsum(rows[filled]) - 1).reshape(-1)
+        last = known[0].gather(whole, np.cumsum(rows[filled]) - 1).reshape(-1)
         flags[filled] = (last != 0) & (last == last)  # a NaN says nothing
     return EpisodeSpans(parts, np.zeros(len(parts), np.int64), rows, flags)
 

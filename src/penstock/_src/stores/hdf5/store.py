@@ -32,6 +32,7 @@ from penstock.errors import StoreError
 
 _KINDS = {"aloha": "ALOHA episodes", "robomimic": "robomimic HDF5", "replay": "replay HDF5"}
 _MOST_NOTES = 20
+_MOST_NAMED = 8  # episodes, in a note
 _LIBRARY_BYTES = 14 << 20  # h5py with its metadata cache: measured, rounded up
 
 
@@ -45,11 +46,13 @@ def open_hdf5(
     allow_external: bool = False,
     pixels: str = "rgb",
     check: bool = True,
+    defers: bool = False,
 ) -> Hdf5Store:
     """Open a file, or a directory of files in natural order; metadata only.
 
     `episodes` counts from 0 in the order of the files, or of the demonstrations (within `mask`, where one is given).
     `pixels="bgr"` says that raw images are: conversion asks for it, a loader does not.
+    `defers=True`, as conversion asks for: columns that do not fit are `problems` of the store, and no error.
     `check=False` trusts the files: no child looks first, and one that is damaged can crash this process.
     """
     if channels not in ("auto", "first", "last"):
@@ -63,7 +66,7 @@ def open_hdf5(
     if numbers is not None and any(number < 0 for number in numbers):
         raise StoreError(f"{place}: episode {min(numbers)} does not exist; they are counted from 0")
     only = tuple(numbers) if numbers is not None and len(files) == 1 else None
-    options = Hdf5Options(channels, mask, names, allow_external, only, pixels)
+    options = Hdf5Options(channels, mask, names, allow_external, only, pixels, defers)
     chosen = files
     if numbers is not None and len(files) > 1:
         # Where a file is an episode, the others are not even looked at.
@@ -94,7 +97,13 @@ class Hdf5Store(Store):
         self._words, self._options, self._numbers_asked = words, options, numbers
         self._survey = survey
         self._files = OpenFiles(survey.paths, survey.stamps, options.allow_external)
-        episodes = find_episodes(survey, self._files).chosen(numbers, path)
+        self.problems = survey.problems
+        found = find_episodes(survey, self._files)
+        episodes = found.chosen(numbers, path)
+        self.empty = tuple(
+            place_of(survey.paths, survey.paths[survey.part_file[part]], self._group(part))
+            for part in found.parts[episodes.empty].tolist()
+        )
         self._map = RowMap(episodes.parts, episodes.firsts, episodes.lengths)
         is_known = not survey.why.startswith(UNKNOWN)
         self.layout = survey.kind
@@ -128,7 +137,7 @@ class Hdf5Store(Store):
             role: names[0] for role, names in roles.items() if len(names) == 1 and self._fits(role, names[0])
         }
         self.joined_roles = {role: names for role, names in roles.items() if len(names) > 1}
-        self.notes = _notes(survey, episodes)
+        self.notes = _notes(survey, episodes, self.empty)
         self._rows = {name: ColumnRows(survey, self._files, number) for name, number in self._numbers.items()}
         self._images = {
             name: Hdf5Images(self._rows[name], self._map, f"{path}: {name}", options.pixels)
@@ -148,7 +157,7 @@ class Hdf5Store(Store):
         return sum(int(each.nbytes) for each in own) + sum(rows.index_bytes for rows in self._rows.values())
 
     def images(self, name: str) -> ImageSource:
-        if not self.column(name).is_image:
+        if not self._readable(name).is_image:
             raise StoreError(f"{self.path}: {name!r} is not an image column", hint="store.numbers gives its rows")
         return self._images[name]
 
@@ -173,7 +182,7 @@ class Hdf5Store(Store):
             yield start, block
 
     def _numbers_of(self, name: str) -> ColumnRows:
-        if self.column(name).kind != "numbers":
+        if self._readable(name).kind != "numbers":
             raise StoreError(f"{self.path}: {name!r} is not a numbers column", hint="store.images gives its rows")
         return self._rows[name]
 
@@ -181,6 +190,11 @@ class Hdf5Store(Store):
         if name in self._survey.left_out:
             raise StoreError(f"{self.path}: {name} cannot be a column: {self._survey.left_out[name]}")
         return super().column(name)
+
+    def _readable(self, name: str) -> Column:
+        if name in self.problems:
+            raise StoreError(self.problems[name])
+        return self.column(name)
 
     def episode_label(self, position: int) -> str:
         part = int(self._episodes.parts[position])
@@ -286,13 +300,18 @@ def _column(survey: Hdf5Survey, number: int, share: NDArray[np.float64]) -> Colu
     return Column(facts.name, facts.kind, facts.shape, facts.dtype, facts.encoding, way, why, stored_bytes)
 
 
-def _notes(survey: Hdf5Survey, episodes: EpisodeSpans) -> tuple[str, ...]:
+def _notes(survey: Hdf5Survey, episodes: EpisodeSpans, empty: Sequence[str]) -> tuple[str, ...]:
     notes = [f"{name} is left out: {why}" for name, why in survey.left_out.items()]
     notes += [*survey.notes, *episodes.notes, *(f"reads {target} as well" for target in survey.followed)]
     if survey.why.startswith(UNKNOWN):
         notes.insert(0, survey.why)
     if survey.masks:
-        notes.append(f"masks: {', '.join(survey.masks[:8])} (mask=NAME opens the demonstrations of one)")
+        notes.append(
+            f"masks: {', '.join(survey.masks[:8])} (mask=NAME, of a conversion hdf5.mask=NAME, takes those of one)"
+        )
+    if empty:
+        more = f" and {len(empty) - _MOST_NAMED:,} more" if len(empty) > _MOST_NAMED else ""
+        notes.append(f"without rows, and left out: {', '.join(empty[:_MOST_NAMED])}{more}")
     if not len(episodes.parts):
         notes.append("there are no rows")
     if len(notes) > _MOST_NOTES:

@@ -20,6 +20,7 @@ from penstock._src.stores.hdf5.columns import (
     ENDS_DIFFER,
     FirstFile,
     Hdf5Options,
+    Placement,
     StoredColumn,
     column_from,
     find_columns,
@@ -41,7 +42,7 @@ from penstock._src.stores.hdf5.layout import (
 )
 from penstock._src.stores.roles import BOOKKEEPING, ENDS
 from penstock._src.system.files import as_path
-from penstock.errors import StoreError, os_errors
+from penstock.errors import ExternalRefused, StoreError, os_errors
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ class Hdf5Survey:
     part_rows: Any
     part_task: tuple[str | None, ...]
     part_success: tuple[bool | None, ...]
+    problems: dict[str, str]
+    """Columns that do not fit, where that is no error yet, and why."""
     placements: Any
     """int64 (parts, columns, 5): offset, row bytes (the longest), chunk rows, chunk bytes, stored bytes."""
 
@@ -164,8 +167,18 @@ class Surveyor:
         ends = [name for name in ENDS if name in more]
         if ends and like.kind == "replay":
             raise StoreError(f"{file.path}: {ends[0]} says where episodes end, {like.path} has none", hint=ENDS_DIFFER)
-        placements = [place_column(file, group, facts, rows, like) for facts in like.columns]
-        line: Line = {"group": group, "rows": rows, "placements": placements}
+        placements: list[Placement | None] = []
+        problems: dict[str, str] = {}
+        for facts in like.columns:
+            try:
+                placements.append(place_column(file, group, facts, rows, like))
+            except StoreError as error:
+                cuts = like.kind == "replay" and facts.name in ENDS
+                if not self.options.defers or cuts or isinstance(error, ExternalRefused):
+                    raise
+                placements.append(None)
+                problems[facts.name] = error.message
+        line: Line = {"group": group, "rows": rows, "placements": placements, "problems": problems}
         if self.options.columns is None:
             line["besides"] = [name for name in more if name.rpartition("/")[2] not in BOOKKEEPING]
         return line
@@ -218,9 +231,10 @@ def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list
     ways: list[Counter[tuple[str, str]]] = [Counter() for _ in columns]
     placements = np.full((len(parts), len(columns), 5), -1, np.int64)
     for number, part in enumerate(parts):
-        for column, (*numbers, way, why) in enumerate(part["placements"]):
-            placements[number, column] = numbers
-            ways[column][way, why] += 1
+        for column, placement in enumerate(part["placements"]):
+            if placement is not None:
+                *placements[number, column], way, why = placement
+                ways[column][way, why] += 1
     tasks = (part.get("task") for part in parts)
     return Hdf5Survey(
         kind=model["kind"],
@@ -240,6 +254,7 @@ def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list
         part_rows=np.array([part["rows"] for part in parts], np.int64),
         part_task=tuple(None if task is None else sys.intern(task) for task in tasks),
         part_success=tuple(part.get("success") for part in parts),
+        problems={name: why for part in reversed(parts) for name, why in part.get("problems", {}).items()},
         placements=placements,
     )
 

@@ -124,6 +124,37 @@ def test_slots_are_bounded_and_idle_ones_given_back() -> None:
     assert _slot_files() == before
 
 
+def test_a_batch_that_a_forked_child_sees_is_never_overwritten() -> None:
+    pool = SlotPool()
+    ticket, first = _built(pool, 9)
+    lease = receive(ticket)
+    pid = os.fork()
+    if pid == 0:
+        del lease  # says nothing about what the parent holds
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert _built(pool, 1)[1] != first
+    assert (lease.arrays["image"] == 9).all()
+    del lease  # the child may still look at it
+    numbers = {_built(pool, 2)[1] for _ in range(3)}
+    assert first not in numbers
+
+
+def test_a_slot_of_after_a_fork_is_used_again() -> None:
+    pool = SlotPool()
+    receive(_built(pool, 1)[0])
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    numbers = set()
+    for _ in range(3):
+        ticket, number = _built(pool, 2)
+        receive(ticket)
+        numbers.add(number)
+    assert len(numbers) == 1
+
+
 def _build_many(tickets: Any, answers: Any) -> None:
     pool = SlotPool()
     while (value := answers.get()) is not None:

@@ -3,8 +3,11 @@ however short the memory is."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +172,14 @@ def test_one_transition_is_one(replay: Path, capsys: pytest.CaptureFixture[str])
     with buffer_of(quiet=False) as buffer:
         buffer.load_from_hdf5(replay, num_traj=1)
     assert "1 transition, 1 in the buffer" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("travel", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_it_does_not_travel_and_says_what_to_do(replay: Path, travel: Callable[[object], object]) -> None:
+    with buffer_of(replay) as buffer:
+        with pytest.raises(UsageError, match="neither copied nor pickled") as caught:
+            travel(buffer)
+        assert "make one in each process" in str(caught.value.hint)
 
 
 def test_what_cannot_be_sampled_is_reported() -> None:

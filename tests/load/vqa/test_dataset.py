@@ -148,6 +148,30 @@ def test_a_preloaded_data_set_gives_the_same_without_its_files(lines: Path) -> N
         assert all(_same(dataset[n], expected[n]) for n in range(6))
 
 
+def test_a_worker_gets_the_place_of_texts_and_tokens_not_a_copy(tmp_path: Path) -> None:
+    sizes = []
+    for count in (10, 400):
+        path = making.write_lines(tmp_path / str(count) / "train.jsonl", count)
+        with penstock.VQADataset(path, words, max_length=50, image_size=(8, 8)) as dataset:
+            assert dataset._loaded is not None
+            sizes.append(len(pickle.dumps(dataset._loaded)))
+            there = pickle.loads(pickle.dumps(dataset._loaded))
+            assert all(_same(there.sample(row), dataset._loaded.sample(row)) for row in range(count))
+    assert sizes[1] < sizes[0] + 100
+
+
+def test_tokens_of_any_size_are_preloaded(lines: Path) -> None:
+    def hashed(text: str) -> list[int]:
+        return [len(word) << (45 if word.endswith("?") else 0) for word in text.split()]
+
+    with (
+        penstock.LazyLoadVQADataset(lines, hashed, max_length=9, load_images=False) as lazy,
+        penstock.VQADataset(lines, hashed, max_length=9, load_images=False) as dataset,
+    ):
+        assert max(int(lazy[n]["input_ids"].max()) for n in range(6)) > 1 << 45
+        assert all(_same(dataset[n], lazy[n]) for n in range(6))
+
+
 def test_more_than_fits_is_refused_before_it_is_read(lines: Path) -> None:
     with pytest.raises(BudgetExceeded, match=r"3 images of .* take") as caught:
         penstock.VQADataset(lines, image_size=(64, 64), memory=30_000)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,6 +67,30 @@ def test_loaders_of_one_data_set_are_one_with_gradients_and_without_apart(clock:
         with torch.no_grad():
             fed(clock, Batches(clock, 4, dataset=data), step_ns=50)
     assert durations() == [100] * 15
+
+
+def test_a_validation_without_gradients_is_not_the_training_however_long_it_takes(
+    clock: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wants = [False]
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(is_grad_enabled=lambda: wants[0]))
+    training, validation = Batches(clock, 10), Batches(clock, 400)
+    fed(clock, validation, step_ns=50)
+    assert durations_of(steps()) == {50}  # as long as there is nothing else
+    for _ in range(3):
+        wants[0] = True
+        fed(clock, training, step_ns=100)
+        wants[0] = False
+        fed(clock, validation, step_ns=50)
+    assert durations_of(steps()) == {100}
+    for data in [object() for _ in range(steps_module.MAX_LOOPS)]:  # made anew, they do not drive it out
+        fed(clock, Batches(clock, 400, dataset=data), step_ns=50)
+    assert durations_of(steps()) == {100}
+    assert steps().stats().count == steps().batches_of(id(training)) == 30
+
+
+def durations_of(made: Steps) -> set[int]:
+    return {point.duration_ns for point in made.stats().series}
 
 
 def durations() -> list[int]:

@@ -246,6 +246,26 @@ def test_what_cpus_work_in_the_workers_is_counted_once(workers: int) -> None:
     assert snapshot().counters["fetch_cpu_ns"] < 0.5 * SAMPLES * 20e6
 
 
+def test_each_of_some_loaders_counts_for_itself_and_others_may_after_a_reset() -> None:
+    kept = attach(DataLoader(Squares(), batch_size=BATCH))
+    list(kept)
+    number = tunable_of(kept).describe().number
+    for _ in range(3):
+        reset()
+        others = [attach(DataLoader(Squares(), batch_size=BATCH)) for _ in range(20)]  # one for each epoch, say
+        for loader in others:
+            list(loader)
+        numbers = [tunable_of(loader).describe().number for loader in others]
+        told = [each for each in numbers if each]
+        assert number not in told and len(set(told)) == len(told) >= 15 and not any(numbers[len(told) :])
+        counters = snapshot().counters
+        for name in ("fetch_ns", "fetch_cpu_ns"):
+            counted = {f"{name} of loader {each}" for each in told}
+            assert counted == {each for each in counters if each.startswith(f"{name} of loader ")}
+            assert all(0 < counters[each] < counters["fetch_cpu_ns"] for each in counted if name == "fetch_cpu_ns")
+        assert not snapshot().lost.get("counters")
+
+
 def test_a_loader_tells_what_it_handed_out_and_how_long_its_later_passes_let_wait() -> None:
     words: dict[str, Any] = {"num_workers": 1, "worker_init_fn": sleepy, "timeout": 120}
     batches = attach(DataLoader(Squares(), batch_size=BATCH, **words))

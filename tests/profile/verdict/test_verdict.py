@@ -115,6 +115,20 @@ def test_batches_that_nobody_took_yet_do_not_make_the_service_time_longer() -> N
     assert found.now.service_ms == pytest.approx(sum(DECODING.values()) * 100 / 125)
 
 
+def test_a_validation_of_many_light_batches_does_not_make_those_of_the_training_lighter() -> None:
+    # 100 steps of 20 ms, 16 of them waiting for a batch that takes 16 ms; and 400 batches of a validation, 0.5 ms each.
+    whole = {"kind": "torch.utils.data.DataLoader", "workers": 0, "batches_handed": 100, "number": 2}
+    made = run(20, 16, {"03b_image_decode": 16 + 4 * 0.5}, loader=whole)
+    counters = {"batches_used": 500, "fetch_cpu_ns": 100 * int(18e6),
+                "fetch_ns of loader 2": 100 * int(16e6), "fetch_cpu_ns of loader 2": 100 * int(15e6)}  # fmt: skip
+    both = replace(made, steps=replace(made.steps, batches=100), counters=counters)
+    found = verdict(both)
+    assert (found.now.service_ms, found.now.cpu_ms) == pytest.approx((16, 15))
+    assert found.stages[0].ms == pytest.approx(16)
+    marked = replace(made, steps=replace(made.steps, batches=200), counters=counters)  # steps of two batches
+    assert verdict(marked).now.service_ms == pytest.approx(32)
+
+
 def test_a_run_without_steps_says_what_to_do() -> None:
     with pytest.raises(UsageError, match="no step was recorded") as caught:
         verdict(Snapshot())

@@ -159,6 +159,13 @@ class ThreadEvents:
 
 PENSTOCK_LOADER = "penstock.Loader"
 TORCH_LOADER = "torch.utils.data.DataLoader"
+FETCH_NS, FETCH_CPU = "fetch_ns", "fetch_cpu_ns"
+"""Counters: how long samples and batches of an attached DataLoader took; what CPUs worked for them."""
+
+
+def own_counter(name: str, number: int) -> str:
+    """That counter, of one loader alone."""
+    return f"{name} of loader {number}"
 
 
 @dataclass(frozen=True)
@@ -216,6 +223,8 @@ class LoaderInfo:
     threads: int | None = None
 
     # A DataLoader of torch
+    number: int | None = None
+    """By which its counters are named, where it has some of its own."""
     workers: int | None = None
     prefetch_factor: int | None = None
     persistent_workers: bool | None = None

@@ -29,7 +29,8 @@ from penstock._src.load.engine.slots import Lease, Slot, SlotLayout
 from penstock._src.system.files import memory_file
 from penstock.errors import StoreError
 
-_FREE, _HELD = range(2)  # the byte of a slot
+_FREE, _HELD, _SPENT = range(3)
+"""The byte of a slot. Spent: a process forked meanwhile sees the batch, so that the memory is not used again."""
 
 _STATE_BYTES = 64
 _MOST_SLOTS = 64  # of one worker: beyond that, batches are kept rather than used, and each slot takes descriptors
@@ -123,11 +124,12 @@ class SlotPool:
         return lease
 
     def _free(self) -> Iterator[_OwnSlot]:
-        """Slots without a holder; those that are idle for long are released."""
+        """Slots without a holder; those that are spent, or idle for long, are released."""
         for slot in list(self._slots):
-            if slot.is_held_here or slot.state == _HELD:
+            state = slot.state
+            if slot.is_held_here or state == _HELD:
                 continue
-            if self._leases - slot.leased_at > _IDLE_LEASES:
+            if state == _SPENT or self._leases - slot.leased_at > _IDLE_LEASES:
                 self._give_back(slot)
             else:
                 yield slot
@@ -154,13 +156,16 @@ class SlotPool:
 _mapped: dict[tuple[int, int], _SharedSlot] = {}
 """Slots of this process's children, by process and inode; each goes with its process, or when it is given back."""
 
+_forks = 0
+
 
 def receive(ticket: BatchTicket) -> Lease:
     """The batch of a ticket: arrays over the memory that it was built in."""
+    _count_forks()
     for inode in ticket.given_back:
         _mapped.pop((ticket.pid, inode), None)
     slot = _mapped.get((ticket.pid, ticket.inode)) or _map(ticket)
-    return Lease(slot, ticket.layout, functools.partial(_release, os.getpid()))
+    return Lease(slot, ticket.layout, functools.partial(_release, os.getpid(), _forks))
 
 
 def _map(ticket: BatchTicket) -> _SharedSlot:
@@ -186,8 +191,19 @@ def _map(ticket: BatchTicket) -> _SharedSlot:
     return slot
 
 
-def _release(pid: int, slot: Slot) -> None:
+def _release(pid: int, forks: int, slot: Slot) -> None:
     """Called from destructors, in any thread."""
     assert isinstance(slot, _SharedSlot)
     if pid == os.getpid():  # a forked child drops what its parent may still hold
-        slot.state = _FREE
+        slot.state = _FREE if forks == _forks else _SPENT
+
+
+@functools.cache
+def _count_forks() -> None:
+    """A child sees the batches that its parent holds when it forks, however long; so those slots are not used again."""
+
+    def count() -> None:
+        global _forks
+        _forks += 1
+
+    os.register_at_fork(before=count)

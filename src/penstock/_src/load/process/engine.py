@@ -108,18 +108,18 @@ class ProcessEngine:
         self.device_slots.clear()
 
     def map_device_slot(self, number: int, payload: bytes) -> None:
-        """The engine has made memory for a slot on the GPU."""
+        """The engine has made memory for a slot on the GPU; it says so once, whoever reads it."""
         from penstock._src.load.process.device_images import mapped
 
         self.device_slots[number] = mapped(payload)
 
     def device_images(self, slot: int, size: int) -> dict[str, Any]:
         """The images of a batch that the engine has decoded on the GPU, copied there."""
-        if slot not in self.device_slots:
+        assert isinstance(self._spec, EngineSpec)
+        if not self._spec.encoded:
             return {}
         from penstock._src.load.process.device_images import images_of
 
-        assert isinstance(self._spec, EngineSpec)
         return images_of(self.device_slots[slot], self._spec.device_layout, size)
 
     def _send_slot(self, number: int) -> None:
@@ -169,7 +169,9 @@ class ProcessEngine:
             while True:
                 message = self.channel.receive()
                 assert message is not None
-                if message.kind == Kind.CANCELLED and message.numbers[0] == number:
+                if message.kind == Kind.DEVICE:
+                    self.map_device_slot(message.numbers[0], message.payload)
+                elif message.kind == Kind.CANCELLED and message.numbers[0] == number:
                     return
         except ChannelClosed:
             return  # it has died: it writes no more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections import deque
@@ -62,10 +63,10 @@ class ProcessPass(Pass):
                     return None
                 self._restart()
                 continue
-            if message is None or self._over:
-                return None
-            if message.kind == Kind.DEVICE:
+            if message is not None and message.kind == Kind.DEVICE:
                 self._process.map_device_slot(message.numbers[0], message.payload)
+            elif message is None or self._over:
+                return None
             elif message.numbers[0] == request.number:  # others are of a pass that has ended
                 return self._job(request, message)
 
@@ -124,6 +125,10 @@ class ProcessPass(Pass):
         if not was_over:
             self._tell(Kind.CANCEL, 0)  # its answer wakes a thread that waits in `take`
         with self._take_lock:
+            for message in self._done:
+                if message.kind == Kind.DEVICE:
+                    with contextlib.suppress(RuntimeError):  # the engine has just ended: its next one says it again
+                        self._process.map_device_slot(message.numbers[0], message.payload)
             self._done.clear()
             requests, self._requests = self._requests, deque()
             if not requests:

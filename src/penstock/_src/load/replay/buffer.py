@@ -287,6 +287,12 @@ class MultimodalReplayBuffer:
             "not_done": one,
         }
 
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a replay buffer holds threads and open files: it is neither copied nor pickled",
+            hint="make one in each process, or fork: a forked buffer goes on by itself",
+        )
+
     def add(self, *_: object, **__: object) -> NoReturn:
         """Refused: what is sampled lies in files."""
         raise NotImplementedError(

@@ -11,8 +11,10 @@ import os
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock._src.load import settings
+from penstock._src.load.engine.shared_array import SharedArray
 from penstock._src.load.sampling.passes import Passes
 from penstock._src.load.vqa.samples import Sample, VQASamples, at_row
 from penstock._src.stores.store import Store
@@ -20,8 +22,6 @@ from penstock._src.stores.vqa.record import VQARecord
 from penstock._src.system.budget import Budget
 from penstock._src.system.units import format_bytes
 from penstock.errors import BudgetExceeded, ImageError
-
-_OBJECT_BYTES = 120  # of a text or an array, beside what is in it
 
 
 class LazyLoadVQADataset(VQASamples):
@@ -64,7 +64,7 @@ class LazyLoadVQADataset(VQASamples):
 
 
 class VQADataset(LazyLoadVQADataset):
-    """Samples that are all in memory: texts, tokens and decoded images are read once. Workers share the images.
+    """Samples that are all in memory: texts, tokens and decoded images are read once, and shared by all workers.
 
     What would not fit into `memory` is refused before anything is read.
     """
@@ -79,7 +79,7 @@ class VQADataset(LazyLoadVQADataset):
         **options: Any,
     ) -> None:
         budget_bytes = settings.budget_for(memory)[0].free_bytes
-        self._loaded: list[Sample] | None = None
+        self._loaded: _LoadedTexts | None = None
         super().__init__(data, tokenizer, memory=budget_bytes, cache_images=options.get("load_images", True), **options)
         try:
             texts_bytes = _texts_bytes(self)
@@ -93,7 +93,7 @@ class VQADataset(LazyLoadVQADataset):
                 )
             if self.images is not None:
                 self._fill(settings.threads_for(threads))
-            self._loaded = [super(VQADataset, self)._texts_of(row, self.store.parsed(row)) for row in range(len(self))]
+            self._loaded = _LoadedTexts(self)
         except BaseException:
             self.close()
             raise
@@ -108,15 +108,45 @@ class VQADataset(LazyLoadVQADataset):
         return self.store.parsed(row) if self._loaded is None else None
 
     def _texts_of(self, row: int, record: VQARecord | None) -> Sample:
-        if self._loaded is None:
-            return super()._texts_of(row, record)
-        return {
-            name: value.copy() if isinstance(value, np.ndarray) else value for name, value in self._loaded[row].items()
-        }
+        return super()._texts_of(row, record) if self._loaded is None else self._loaded.sample(row)
+
+
+class _LoadedTexts:
+    """Texts, tokens and numbers of all rows in shared memory: one array of bytes, and arrays of numbers."""
+
+    def __init__(self, dataset: VQADataset) -> None:
+        count, texts = len(dataset), bytearray()
+        ends = np.zeros(2 * count + 1, np.int64)
+        numbers: dict[str, NDArray[Any]] = {}
+        for row in range(count):
+            sample = dataset._texts_of(row, dataset.store.parsed(row))
+            for place, name in enumerate(("question", "answer"), start=2 * row + 1):
+                texts += sample.pop(name).encode("utf-8", "surrogatepass")
+                ends[place] = len(texts)
+            for name, value in sample.items():
+                if name not in numbers:
+                    numbers[name] = np.empty((count, *np.shape(value)), np.int32 if np.ndim(value) else np.int64)
+                numbers[name][row] = value
+                if not np.array_equal(numbers[name][row], value):  # tokens beyond 32 bits
+                    numbers[name] = numbers[name].astype(np.int64)
+                    numbers[name][row] = value
+        self._ends, self._bytes = SharedArray(ends), SharedArray(np.frombuffer(texts, np.uint8))
+        self._numbers = {name: SharedArray(values) for name, values in numbers.items()}
+
+    def sample(self, row: int) -> Sample:
+        start, middle, end = self._ends.values[2 * row : 2 * row + 3].tolist()
+        data = self._bytes.values
+        texts = [data[start:middle].tobytes(), data[middle:end].tobytes()]
+        question, answer = (text.decode("utf-8", "surrogatepass") for text in texts)
+        sample: Sample = {"question": question, "answer": answer}
+        for name, array in self._numbers.items():
+            value = array.values[row]
+            sample[name] = value.astype(np.int64) if value.ndim else value.item()
+        return sample
 
 
 def _texts_bytes(dataset: VQADataset) -> int:
-    """About what texts and tokens take as objects of Python."""
+    """About what texts and tokens take, held once while they are made and once in shared memory."""
     stored_bytes = sum(column.stored_bytes for column in dataset.store.columns.values() if column.kind == "text")
-    tokens = 0 if dataset.tokens is None else 3 * (8 * dataset.tokens.max_length + _OBJECT_BYTES)
-    return stored_bytes + (4 * _OBJECT_BYTES + tokens) * len(dataset)
+    tokens = 0 if dataset.tokens is None else 3 * 4 * dataset.tokens.max_length
+    return 2 * (stored_bytes + tokens * len(dataset))

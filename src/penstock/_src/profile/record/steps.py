@@ -6,9 +6,9 @@
     mark_epoch()
 
 Where the code calls `mark_step()`, the marks are the steps. Otherwise a step reaches from one batch to the next of a
-loader, and the training is the loader whose steps took longest in all; loaders of one data set are one, with gradients
-and without apart. What lies between two passes belongs to no step, nor does a step in which a pass over another loader
-(a validation) ends.
+loader, and the training is the loader whose steps took longest in all, of those with gradients enabled if there are
+any; loaders of one data set are one, with gradients and without apart. What lies between two passes belongs to no step,
+nor does a step in which a pass over another loader (a validation) ends.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Steps:
 
     def _loop(self, each: LoaderPass) -> LoopSteps:
         if each.key not in self._loops and len(self._loops) >= MAX_LOOPS:  # data that is made anew for every pass
-            del self._loops[min(self._loops, key=lambda key: self._loops[key].total_ns)]
+            del self._loops[min(self._loops, key=self._rank)]
         return self._loops.setdefault(each.key, LoopSteps())
 
     def begin_pass(self, each: LoaderPass) -> None:
@@ -237,7 +237,12 @@ class Steps:
     def _training(self) -> LoopSteps:
         if self._is_marking:
             return self._marked
-        return max(self._loops.values(), key=lambda each: each.total_ns, default=self._marked)
+        return self._loops[max(self._loops, key=self._rank)] if self._loops else self._marked
+
+    def _rank(self, key: tuple[int, bool]) -> tuple[bool, int]:
+        """How much a loop looks like the training: a validation without gradients may take longer."""
+        total_ns = self._loops[key].total_ns
+        return key[1] and total_ns > 0, total_ns
 
 
 _steps = Steps()

@@ -12,16 +12,18 @@ from __future__ import annotations
 import copy
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter_ns, process_time_ns
 from typing import Any
 
+from penstock._src.profile.record.board import open_board
 from penstock._src.profile.record.registry import register, unregister
 from penstock._src.profile.record.spans import count, is_enabled, own_buffer, record_calls, span
 from penstock._src.profile.record.steps import LoaderPass, counted_sample
-from penstock._src.profile.stats import TORCH_LOADER, LoaderInfo
+from penstock._src.profile.stats import FETCH_CPU, FETCH_NS, TORCH_LOADER, LoaderInfo, own_counter
 from penstock._src.system.limits import read_memory_limit
 from penstock.errors import UsageError
 
@@ -34,7 +36,7 @@ def attach(dataloader: Any) -> Any:
 
     Recorded are the data wait and the steps in this process, and in the process that fetches (a worker, forked or
     spawned, or this one): `00_TOTAL_getitem` for every sample, `fetch` and `collate` for every batch, and the counter
-    `fetch_cpu_ns`, what CPUs worked in them.
+    `fetch_cpu_ns`, what CPUs worked in them; the first loaders count for themselves besides (`… of loader 1`).
     """
     if isinstance(dataloader, _Attached):
         return dataloader
@@ -85,7 +87,7 @@ def _attached_class(plain: type) -> type:
             return _TimedPass(super().__iter__(), self, is_start)
 
         def _get_iterator(self) -> Any:
-            with wrapped(self.__dict__):
+            with wrapped(self.__dict__, vars(self)[_KEY].own_number()):
                 return super()._get_iterator()
 
         def __reduce_ex__(self, protocol: Any) -> Any:  # a copy is an ordinary one
@@ -131,6 +133,8 @@ class _TimedPass:
 
 
 _PATIENCE_S = 60.0  # for a batch of workers that are only tried
+_MOST_COUNTED = 16  # loaders one by one: some code makes a new one for every epoch, and names take room
+_numbered: Counter[int] = Counter()  # loaders, by the reset since which they are
 
 
 class Attachment:
@@ -140,6 +144,7 @@ class Attachment:
     def __init__(self, loader: Any, *, keeps_alive: bool = False) -> None:
         self._loader: Callable[[], Any] = (lambda: loader) if keeps_alive else weakref.ref(loader)
         self._info = LoaderInfo(kind=TORCH_LOADER)
+        self._number = 0
         self._has_begun = False
         self.begin_anew()
 
@@ -152,6 +157,15 @@ class Attachment:
         self._info = _info(loader)  # should it be gone when somebody asks
         had_begun, self._has_begun = self._has_begun, True
         return had_begun
+
+    def own_number(self) -> int:
+        """By which it counts for itself, from its first pass that is recorded on; 0: it does not."""
+        if not self._number and is_enabled():
+            reset_ns = open_board().reset_ns
+            if _numbered[reset_ns] < _MOST_COUNTED:
+                _numbered[reset_ns] += 1
+                self._number = _numbered.total()
+        return self._number
 
     def add(self, wait_ns: int, is_start: bool) -> None:
         """A batch came."""
@@ -167,6 +181,7 @@ class Attachment:
         return replace(
             self._info if loader is None else _info(loader),
             batches_handed=self._batches,
+            number=self._number or None,
             starts=self._starts,
             start_wait_ms=self._start_wait_ns / 1e6 / self._starts if self._starts else None,
             memory_available_bytes=read_memory_limit().available_bytes,
@@ -245,16 +260,14 @@ def _own_order(loader: Any) -> dict[str, Any]:
 
 
 TOTAL, FETCH, COLLATE = "00_TOTAL_getitem", "fetch", "collate"
-FETCH_CPU = "fetch_cpu_ns"
-"""Counter: what CPUs worked for samples and batches; beside their time it tells how much of that was waiting."""
 
 
 @contextmanager
-def wrapped(own: dict[str, Any]) -> Iterator[None]:
-    """In place only while workers are made: whoever asks the loader sees what he gave it."""
+def wrapped(own: dict[str, Any], number: int) -> Iterator[None]:
+    """In place only while workers are made: whoever asks the loader sees what he gave it. `number`: the loader's."""
     kept = {name: own[name] for name in ("dataset", "collate_fn", "worker_init_fn")}
-    own["dataset"] = _TimedSamples(kept["dataset"])
-    own["collate_fn"] = _TimedCollate(kept["collate_fn"])
+    own["dataset"] = _TimedSamples(kept["dataset"], number)
+    own["collate_fn"] = _TimedCollate(kept["collate_fn"], number)
     own["worker_init_fn"] = _Start(kept["worker_init_fn"])
     try:
         yield
@@ -263,11 +276,15 @@ def wrapped(own: dict[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _working() -> Iterator[None]:
+def _working(number: int) -> Iterator[None]:
     """Counts what CPUs work inside in all threads of the process, for a data set may have some. Not nested."""
-    began_ns = process_time_ns()
+    began_ns, cpu_began_ns = perf_counter_ns(), process_time_ns()
     yield
-    count(FETCH_CPU, process_time_ns() - began_ns)
+    cpu_ns = process_time_ns() - cpu_began_ns
+    count(FETCH_CPU, cpu_ns)
+    if number:
+        count(own_counter(FETCH_NS, number), perf_counter_ns() - began_ns)
+        count(own_counter(FETCH_CPU, number), cpu_ns)
 
 
 def _sampled(samples: int, make: Callable[[], Any]) -> Any:
@@ -292,11 +309,11 @@ def _sampled(samples: int, make: Callable[[], Any]) -> Any:
 class _TimedSamples:
     """Stands in for the data set where samples are fetched; everything else is answered by the data set itself."""
 
-    def __init__(self, dataset: Any) -> None:
-        self.plain = dataset
+    def __init__(self, dataset: Any, number: int) -> None:
+        self.plain, self._number = dataset, number
 
     def __getitem__(self, index: Any) -> Any:
-        with _working():
+        with _working(self._number):
             return self._one(index)
 
     def _one(self, index: Any) -> Any:
@@ -308,20 +325,20 @@ class _TimedSamples:
             return self.plain[index]
 
     def __getitems__(self, indices: Sequence[Any]) -> Any:
-        with _working(), span(FETCH):
+        with _working(self._number), span(FETCH):
             together = getattr(self.plain, "__getitems__", None)
             if not together:
                 return [self._one(index) for index in indices]
             return _sampled(len(indices), lambda: together(indices))  # nobody knows how long each took
 
     def __iter__(self) -> Iterator[Any]:
-        return _TimedStream(iter(self.plain))
+        return _TimedStream(iter(self.plain), self._number)
 
     def __len__(self) -> int:
         return len(self.plain)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "plain":
+        if name.startswith("__") or name in ("plain", "_number"):
             raise AttributeError(name)
         return getattr(self.plain, name)
 
@@ -329,25 +346,25 @@ class _TimedSamples:
 class _TimedStream:
     """Stands in for the iterator of a data set. What that raises is handed on, and does not end it."""
 
-    def __init__(self, source: Iterator[Any]) -> None:
-        self._source = source
+    def __init__(self, source: Iterator[Any], number: int) -> None:
+        self._source, self._number = source, number
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        with _working():
+        with _working(self._number):
             return _sampled(1, lambda: next(self._source))
 
 
 class _TimedCollate:
     """Stands in for the collate_fn."""
 
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
-        self._plain = collate
+    def __init__(self, collate: Callable[[Any], Any], number: int) -> None:
+        self._plain, self._number = collate, number
 
     def __call__(self, samples: Any) -> Any:
-        with _working(), span(COLLATE):
+        with _working(self._number), span(COLLATE):
             return self._plain(samples)
 
 

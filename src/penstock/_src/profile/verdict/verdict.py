@@ -21,7 +21,7 @@ from penstock._src.profile.record.registry import AccessPath, loader_info_of, re
 from penstock._src.profile.record.steps import steps
 from penstock._src.profile.report.figures import LoaderCost, loader_cost
 from penstock._src.profile.schema import encode
-from penstock._src.profile.stats import LoaderInfo, Snapshot, StepStats
+from penstock._src.profile.stats import FETCH_CPU, FETCH_NS, LoaderInfo, Snapshot, StepStats, own_counter
 from penstock._src.profile.verdict.fixes import bandwidth_of, best_of, fixes_for
 from penstock._src.profile.verdict.model import (
     READS,
@@ -308,12 +308,13 @@ def case_of(
     hit_share = hits / (hits + made) if hits + made else loader.hit_share or 0.0
     loader = replace(loader, made_per_batch=loader.made_per_batch or loader.images_per_batch or 0.0)
     batches = _batches(snapshot, loader)
-    stages = stages_of(snapshot, batches)
+    own_ms, own_cpu_ms = (_counted_ms(snapshot, name, loader) * per_step for name in (FETCH_NS, FETCH_CPU))
+    stages = _own_stages(stages_of(snapshot, batches), own_ms)
     service = sum(stage.ms for stage in stages)
     timing = step_timing_of(steps.series, steps.count, steps.total_ns, steps.wait_total_ns)
     timing, starts = _starts(timing, steps, loader, service, per_step)
     threads = next((each for each in (loader.threads, loader.workers) if each is not None), 1)
-    counted_cpu_ms = snapshot.counters.get("fetch_cpu_ns", 0) / 1e6 / batches
+    counted_cpu_ms = own_cpu_ms or snapshot.counters.get(FETCH_CPU, 0) / 1e6 / batches
     now = LoaderModel(
         service_ms=service,
         threads=threads,
@@ -347,6 +348,19 @@ def case_of(
         autocast=snapshot.machine.get("autocast"),
     )
     return found, timing
+
+
+def _counted_ms(snapshot: Snapshot, name: str, loader: LoaderInfo) -> float:
+    """What a batch of this loader took, where that was counted apart from others."""
+    counted_ns = snapshot.counters.get(own_counter(name, loader.number), 0) if loader.number else 0
+    return counted_ns / 1e6 / max(loader.batches_handed or 0, 1)
+
+
+def _own_stages(stages: tuple[StageTime, ...], own_ms: float) -> tuple[StageTime, ...]:
+    """Those of all loaders, a validation's too, are recorded together: scaled to what this one took."""
+    mean_ms = sum(stage.ms for stage in stages)
+    part = own_ms / mean_ms if own_ms > 0 and mean_ms > 0 else 1.0
+    return tuple(replace(stage, ms=part * stage.ms) for stage in stages)
 
 
 def _starts(

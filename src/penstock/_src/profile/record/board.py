@@ -72,9 +72,9 @@ class Board:
                 fcntl.lockf(self.fd, fcntl.LOCK_UN)
         return number, mmap.mmap(self.fd, at.PAGE_BYTES, offset=end - at.PAGE_BYTES)
 
-    def release(self, number: int) -> None:
-        """The thread that owned a buffer has ended: its page may go to another."""
-        self.words[_entry_at(number) // at.WORD] = 1
+    def ended_at(self, number: int) -> int:
+        """Which word says that the thread of a buffer has ended."""
+        return _entry_at(number) // at.WORD
 
     def entries(self) -> list[Entry]:
         """All buffers that were ever claimed."""

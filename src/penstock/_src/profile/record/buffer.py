@@ -50,16 +50,17 @@ class ThreadBuffer:
     """What one thread records into; claimed at its first span, given on when the thread ends."""
 
     __slots__ = (
-        "_board", "_levels", "_numbers", "_pid", "board_words", "doubles", "folded", "limit", "node", "number",
-        "offset", "page", "tag", "words",
+        "_board", "_ended_at", "_levels", "_numbers", "_pid", "board_words", "doubles", "folded", "limit", "node",
+        "number", "offset", "page", "tag", "words",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._pid, self.number = os.getpid(), -1
-        self._board = open_board()
-        self.number, self.page = self._board.claim()
+        self._board = board = open_board()
+        number, self.page = board.claim()
         page = memoryview(self.page)
-        self.words, self.doubles, self.board_words = page.cast("q"), page.cast("d"), self._board.words
+        self.words, self.doubles, self.board_words = page.cast("q"), page.cast("d"), board.words
+        self._ended_at, self.number = board.ended_at(number), number
         self.node = SpanNode("", None, at.ROOT)
         self._numbers: dict[tuple[int, str], int] = {}
         self._levels: dict[tuple[str, int], int] = {}
@@ -69,10 +70,13 @@ class ThreadBuffer:
         self.offset = at.RING_AT + sequence % at.N_EVENTS * at.EVENT_BYTES
         self.limit = at.RING_AT + (sequence % at.N_EVENTS // at.FOLD_EVERY + 1) * _FOLD_BYTES
 
-    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
-        # In a child of fork this is the buffer of the parent's thread, which lives on.
-        if self.number >= 0 and self._pid == getpid() and self.words[at.P_NODES] < at.N_NODES:
-            self._board.release(self.number)
+    def __del__(
+        self, getpid: Callable[[], int] = os.getpid, nodes_at: int = at.P_NODES, most_nodes: int = at.N_NODES
+    ) -> None:
+        # As arguments: when the interpreter ends, the names of the module are gone before this. In a child of fork this
+        # is the buffer of the parent's thread, which lives on.
+        if self.number >= 0 and self._pid == getpid() and self.words[nodes_at] < most_nodes:
+            self.board_words[self._ended_at] = 1  # its page may go to another thread
 
     # Spans
 

@@ -146,7 +146,7 @@ def test_a_task_that_was_killed_is_done_again(
         if moment == "publish":
             patch.setattr(write._GroupWriter, "finish", kill)
         else:
-            patch.setattr(upload, "hollow" if moment == "send" else "send", kill)
+            patch.setattr(upload, "free_local_bytes" if moment == "send" else "send", kill)
         with pytest.raises(Killed):
             run_shard(sources, URL, "0/1")
     run_shard(sources, URL, "0/1")

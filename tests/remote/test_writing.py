@@ -18,7 +18,7 @@ from penstock._src.cli import main
 from penstock._src.conversion.bucket import publish
 from penstock._src.conversion.report import NoProgress
 from penstock._src.lerobot.layout import ALL_CHUNKS, FilePosition
-from penstock._src.lerobot.write.resume import hollow
+from penstock._src.lerobot.write.resume import free_local_bytes
 from penstock._src.system.files import refresh
 from penstock._src.system.files.remote.client import forget_clients
 from penstock.errors import (
@@ -156,14 +156,14 @@ def test_large_files_are_sent_in_pieces(
     assert local_names(objects()) == contents(local)
 
 
-def test_hollow_files_keep_their_size_and_footer(tmp_path: Path, local: Path) -> None:
+def test_freed_files_keep_their_size_and_footer(tmp_path: Path, local: Path) -> None:
     import pyarrow.parquet as pq
 
     video, table = (next((local / each).rglob("file-000.*")) for each in ("videos", "data"))
     for path in (video, table):
         copy = tmp_path / path.name
         copy.write_bytes(path.read_bytes())
-        hollow(copy)
+        free_local_bytes(copy)
         assert copy.stat().st_size == path.stat().st_size
     assert pq.read_metadata(tmp_path / table.name).equals(pq.read_metadata(table))
     assert not any((tmp_path / video.name).read_bytes())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from penstock._src.conversion.bucket.place import BucketSet
 from penstock._src.conversion.sink import Sink
 from penstock._src.lerobot import layout
-from penstock._src.lerobot.write.resume import hollow
+from penstock._src.lerobot.write.resume import free_local_bytes
 from penstock._src.profile.record.spans import span
 from penstock._src.system.files import write_all
 from penstock.errors import RemoteChanged
@@ -133,7 +133,7 @@ class Uploads:
             self._claim(name, path)
         size_bytes = send(self._place, name, path, lambda: self._ended)
         self._note({name: size_bytes})
-        hollow(path)
+        free_local_bytes(path)
         self.done[name] = size_bytes
 
     def _note(self, sizes: Mapping[str, int]) -> None:

@@ -131,7 +131,7 @@ def _group_rows(path: Path) -> list[int]:
         return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
 
 
-def hollow(path: Path) -> None:
+def free_local_bytes(path: Path) -> None:
     """Give back the disk space of a finished file that lies elsewhere, too; what `survey` looks at stays."""
     with layout.writing(path, "cannot give back its space"), path.open("rb") as file:
         size_bytes = os.fstat(file.fileno()).st_size
@@ -146,7 +146,7 @@ def hollow(path: Path) -> None:
             target.truncate(size_bytes)
 
 
-def clear(root: Path, description: Description, survey: ResumeSurvey, *, is_worker_output: bool) -> None:
+def remove_uncommitted(root: Path, description: Description, survey: ResumeSurvey, *, is_worker_output: bool) -> None:
     """Remove what belongs to no committed episode."""
     for _, path in layout.numbered_files(root / layout.EPISODES_DIR, ".parquet"):
         layout.remove(path)

@@ -255,7 +255,7 @@ class LeRobotSink(DataSetFiles):
 
         survey = self._survey or resume.ResumeSurvey()
         self.remove_metadata()
-        resume.clear(self.root, self.description, survey, is_worker_output=self.is_worker_output)
+        resume.remove_uncommitted(self.root, self.description, survey, is_worker_output=self.is_worker_output)
         if state is None or survey.last is None:
             return
         is_elsewhere = survey.last.data.chunk < self._chunks.first

@@ -63,14 +63,14 @@ class EngineLoop:
 
     def __init__(self, threads: int, start: EngineStart, channel: Channel) -> None:
         self._channel = channel
-        self._careful, self._threads = start.careful, threads
-        self._pool = ThreadPool(1 if start.careful else threads)
+        self._one_by_one, self._threads = start.one_by_one, threads
+        self._pool = ThreadPool(1 if start.one_by_one else threads)
         self._slots: dict[int, Slot] = {}
 
     def pool(self) -> ThreadPool:
         """The threads for the next batch."""
-        if self._careful:
-            self._careful -= 1
+        if self._one_by_one:
+            self._one_by_one -= 1
         elif self._pool.count < self._threads:
             self._pool = ThreadPool(self._threads)
         return self._pool

@@ -58,7 +58,7 @@ class ProcessEngine:
         self._refused: frozenset[RowRef] = frozenset()
         self._suspects: set[RowRef] = set()  # rows that were read when an engine died
         self._idle_deaths = 0
-        self._was_careful = False
+        self._was_one_by_one = False
         self._last_done = self._done = 0
         self.numbers = itertools.count(1)  # of requests: answers to an ended pass are recognised by them
         self.n_deaths = 0
@@ -69,17 +69,17 @@ class ProcessEngine:
         self._process: subprocess.Popen[bytes] | None = None
         self.channel: Channel | None = None
         try:
-            self._start(careful=0)
+            self._start(one_by_one=0)
         except BaseException:
             self.close()
             raise
 
     # Starting and ending
 
-    def _start(self, careful: int) -> None:
+    def _start(self, one_by_one: int) -> None:
         channel, other = Channel.pair()
         try:
-            data = pack(EngineStart(self._spec, self._refused, careful))
+            data = pack(EngineStart(self._spec, self._refused, one_by_one))
             with other:
                 fds = (other.fileno(), self._marks.fd)
                 process = subprocess.Popen(
@@ -195,7 +195,7 @@ class ProcessEngine:
     ) -> ProcessPass:
         """A pass over the batches of a plan."""
         if self.channel is None:
-            self._start(careful=0)
+            self._start(one_by_one=0)
         return ProcessPass(self, plan, epoch, recipe.sources, grow)
 
     def restart(self, batches: int) -> None:
@@ -205,7 +205,7 @@ class ProcessEngine:
             self._count_death(code)
             self._note(cause_of(code))
             try:
-                self._start(careful=batches if self._was_careful else 0)
+                self._start(one_by_one=batches if self._was_one_by_one else 0)
                 return
             except EngineDied:
                 continue  # while it started
@@ -218,7 +218,7 @@ class ProcessEngine:
         self._marks.clear()
         is_idle = self._done == self._last_done
         self._idle_deaths = self._idle_deaths + 1 if is_idle else 1
-        is_certain = self._was_careful and len(marked) == 1 and marked <= self._suspects
+        is_certain = self._was_one_by_one and len(marked) == 1 and marked <= self._suspects
         self._suspects |= marked
         if is_certain and (is_crash or self._idle_deaths > 2):
             self._refused |= marked
@@ -228,7 +228,7 @@ class ProcessEngine:
                 f"the engine process has ended {self.n_deaths} times, the last time: {cause_of(code)}",
                 hint='engine="thread" shows where it happens; the system log shows whether memory ran out',
             )
-        self._was_careful = is_crash or self._idle_deaths > 1
+        self._was_one_by_one = is_crash or self._idle_deaths > 1
 
     def _note(self, cause: str) -> None:
         times = "once" if self.n_deaths == 1 else f"{self.n_deaths} times"

@@ -64,8 +64,8 @@ class EngineStart:
     spec: Spec
     refused: frozenset[RowRef] = frozenset()
     """Rows that are not touched any more."""
-    careful: int = 0
-    """How many batches are made by a single thread: if it dies again, one row is to blame."""
+    one_by_one: int = 0
+    """How many batches a single thread makes, row by row: if the engine dies again, one row is to blame."""
 
 
 def spec_for(

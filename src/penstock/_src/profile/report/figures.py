@@ -47,7 +47,7 @@ class LoaderCost(NamedTuple):
 
     @property
     def is_high(self) -> bool:
-        """Whether it is more than a machine's moods."""
+        """Whether it is more than the noise of measuring."""
         return self.ratio > HIGH_COST
 
 

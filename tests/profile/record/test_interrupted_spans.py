@@ -81,6 +81,24 @@ def test_a_span_of_a_handler_takes_a_place_of_its_own(every: int, monkeypatch: p
     assert counted("tick") >= 5 * (ROUNDS * N // every)
 
 
+def test_a_span_of_a_handler_that_turns_to_the_next_quarter_first_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn, is_handling, ticks = buffers.ThreadBuffer.turn, [False], [0]
+
+    def interrupted(buffer: buffers.ThreadBuffer) -> None:
+        if not is_handling[0]:
+            is_handling[0] = True
+            with span("tick"):
+                ticks[0] += 1
+            is_handling[0] = False
+        turn(buffer)
+
+    monkeypatch.setattr(buffers.ThreadBuffer, "turn", interrupted)
+    for _ in range(ROUNDS * N):
+        with span("a"):
+            pass
+    assert (counted("a"), counted("tick")) == (ROUNDS * N, ticks[0]) and ticks[0] >= ROUNDS
+
+
 def test_an_exception_while_a_quarter_is_folded_loses_the_call_that_it_meets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "add_events", Signal(buffers.add_events, interrupt, 2))
     lost = 0

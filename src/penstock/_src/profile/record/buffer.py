@@ -146,6 +146,8 @@ class ThreadBuffer:
 
     def turn(self) -> None:
         """A quarter of the ring is full: go on with the next, and fold it."""
+        if self.offset != self.limit:  # a signal's handler has recorded meanwhile, and turned
+            return
         self.offset = at.RING_AT if self.offset == _RING_END else self.offset
         self.limit = self.offset + _FOLD_BYTES
         self._fold(self.tag >> at.TAG_BITS)

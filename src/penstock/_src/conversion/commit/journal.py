@@ -67,7 +67,7 @@ class Header(NamedTuple):
             "penstock": self.penstock,
             **output,
             **self.description.to_json(),
-            "parcel": self.is_worker_output,
+            "worker_output": self.is_worker_output,
             "identity": dict(self.identity),
         }
 
@@ -86,7 +86,7 @@ class Header(NamedTuple):
             Description.from_json(entry, where),
             identity=entry["identity"],
             output=entry.get("output", DEFAULT_OUTPUT),
-            is_worker_output=entry["parcel"],
+            is_worker_output=entry["worker_output"],
             penstock=entry["penstock"],
         )
 
@@ -124,7 +124,7 @@ class EpisodeRecord(NamedTuple):
             "announced_rows": self.announced_rows,
             "names_tasks": self.names_tasks,
             "note": None if self.note is None else dict(self.note),
-            "parcel": None if self.kept is None else self.kept.to_json(),
+            "kept": None if self.kept is None else self.kept.to_json(),
             "stats": self.stats,
         }
 
@@ -142,7 +142,7 @@ class EpisodeRecord(NamedTuple):
             names_tasks=entry["names_tasks"],
             note=entry["note"],
             state=None if entry["state"] is None else SavedState.from_json(entry["state"]),
-            kept=None if entry["parcel"] is None else SavedState.from_json(entry["parcel"]),
+            kept=None if entry["kept"] is None else SavedState.from_json(entry["kept"]),
         )
 
 

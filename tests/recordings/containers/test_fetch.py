@@ -18,6 +18,8 @@ from penstock import recordings
 from penstock._src.recordings.fetch import BufferPool
 from penstock.errors import RecordingError
 from tests.recordings.containers.makers import (
+    BASE_NS,
+    Message,
     all_of,
     everything,
     some_messages,
@@ -134,6 +136,19 @@ def test_one_message_larger_than_the_memory_passes(tmp_path: Path) -> None:
     messages = some_messages(4, longest=100_000)
     with recordings.open(write_bag(tmp_path / "a.bag", messages)) as recording:
         assert everything(recording, memory_bytes=100) == everything(recording, memory_bytes=1 << 24)
+
+
+@pytest.mark.parametrize("storage", ["SQLITE3", "MCAP"])
+def test_messages_compressed_one_by_one_keep_to_the_memory_when_unpacked(tmp_path: Path, storage: str) -> None:
+    messages = [Message("/alpha", BASE_NS + number, "x" * 100_000) for number in range(60)]
+    memory_bytes, seen = 2 << 20, 0
+    with recordings.open(write_rosbag2(tmp_path / "a", messages, storage=storage, mode="MESSAGE")) as recording:
+        assert recording.size_bytes < 200_000
+        for block in recording.fetch(*all_of(recording), memory_bytes=memory_bytes):
+            assert sum(len(payload) for payload in block.payloads if payload is not None) <= memory_bytes // 4
+            seen += len(block)
+            block.release()
+    assert seen == len(messages)
 
 
 def test_a_request_that_does_not_fit_the_recording_is_refused(paths: dict[str, Path]) -> None:

@@ -141,12 +141,16 @@ def decompressed(
     `lose` gets the cause and the position in the request of what cannot be unpacked; without it that is an error.
     """
     pool = BufferPool(memory_bytes)
+    most_bytes = min(BLOCK_BYTES, memory_bytes // 4)
     for block in blocks:
-        yield _unpack_block(block, pool, path, lose)
+        sizes = _sizes_of(block, path, lose)
+        # What lies close together in the file may be a thousand times larger here.
+        for begin, end in _parts(sizes, most_bytes):
+            yield _unpacked(block, begin, sizes[begin:end], pool, path, lose)
         block.release()
 
 
-def _unpack_block(block: Block, pool: BufferPool, path: Path, lose: Callable[[str, int], None] | None) -> Block:
+def _sizes_of(block: Block, path: Path, lose: Callable[[str, int], None] | None) -> list[int | None]:
     sizes: list[int | None] = []
     for place, payload in enumerate(block.payloads, block.first):
         try:
@@ -156,12 +160,36 @@ def _unpack_block(block: Block, pool: BufferPool, path: Path, lose: Callable[[st
                 raise
             lose(error.message, place)
             sizes.append(None)
+    return sizes
+
+
+def _parts(sizes: list[int | None], most_bytes: int) -> Iterator[tuple[int, int]]:
+    """Runs of messages that take at most so many bytes together; one that takes more is a run of its own."""
+    begin = total = 0
+    for place, size in enumerate(sizes):
+        if place > begin and total + (size or 0) > most_bytes:
+            yield begin, place
+            begin, total = place, 0
+        total += size or 0
+    yield begin, len(sizes)
+
+
+def _unpacked(
+    block: Block,
+    begin: int,
+    sizes: list[int | None],
+    pool: BufferPool,
+    path: Path,
+    lose: Callable[[str, int], None] | None,
+) -> Block:
+    """The messages from `begin` on, of these sizes."""
     buffer = pool.acquire(sum(size or 0 for size in sizes))
     view = memoryview(buffer)
     payloads: list[memoryview | None] = []
-    at = 0
+    at, first = 0, block.first + begin
     with on_error(partial(pool.give_back, buffer, True)):
-        for place, (payload, size) in enumerate(zip(block.payloads, sizes, strict=True), block.first):
+        for place, size in enumerate(sizes):
+            payload = block.payloads[begin + place]
             if payload is None or size is None:
                 payloads.append(None)
                 continue
@@ -176,9 +204,9 @@ def _unpack_block(block: Block, pool: BufferPool, path: Path, lose: Callable[[st
             except RecordingCorrupt as error:
                 if lose is None:
                     raise
-                lose(error.message, place)
+                lose(error.message, first + place)
                 payloads.append(None)
-    return Block(block.first, payloads, block.file_bytes, partial(pool.give_back, buffer))
+    return Block(first, payloads, block.file_bytes, partial(pool.give_back, buffer))
 
 
 def _size_of(payload: memoryview, place: int, path: Path) -> int:

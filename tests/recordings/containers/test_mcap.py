@@ -119,7 +119,7 @@ def test_file_that_ends_between_records_is_read_and_noted(tmp_path: Path) -> Non
     path.write_bytes(data[:at])
     with recordings.open(path) as recording:
         assert sum(topic.count for topic in recording.topics) == 20
-        assert any("did not finish" in note for note in recording.notes)
+        assert f"{path}: no footer: its recorder did not finish; it was scanned" in recording.notes
 
 
 def test_file_cut_inside_a_record_is_an_error_or_a_counted_loss(tmp_path: Path) -> None:

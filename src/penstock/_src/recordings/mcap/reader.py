@@ -75,7 +75,7 @@ class McapRecording(ChunkedRecording):
         self._scan_file(index, number, log)
         if self._on_corrupt == "raise" and log.lost > log.is_unfinished:
             raise problem if getattr(problem, "offset", 0) is not None else log.as_error(path)
-        self.notes.append(f"{path.name}: {problem.message}; it was scanned")
+        self.notes.append(f"{problem.message}; it was scanned")
         log.report_to(self._add_loss, self.notes)
 
     def _scan_file(self, index: RecordingIndex, number: int, log: DamageLog) -> None:

@@ -69,6 +69,12 @@ def test_a_short_message_names_the_field_what_it_needs_and_what_is_left() -> Non
         decoder.reader(["c"])(bytes(40) + b"\xff\0\0\0x")
 
 
+def test_a_short_message_never_names_the_field_of_another_part_of_one_type() -> None:
+    decoder = decoder_of("Inner first\nInner second\n===\nMSG: pkg/Inner\nfloat64 x")
+    with pytest.raises(MessageError, match=r"pkg/msg/Inner\.x: needs 8 bytes at byte 8 of the message, 4 are left"):
+        decoder.decode(bytes(12))
+
+
 def test_cdr_offsets_in_errors_count_the_header() -> None:
     with pytest.raises(MessageError, match=r"needs 4 bytes at byte 4 of the message, 0 are left"):
         decoder_of("uint32 a", "cdr").decode(b"\0\1\0\0")

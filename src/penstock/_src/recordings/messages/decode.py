@@ -193,14 +193,15 @@ class _Walks:
     def steps(self, name: str, tree: Tree | None, label: str, *, stop_early: bool = False) -> tuple[s.Step, ...]:
         """The steps over a message; `stop_early`: what lies behind the last wanted field is left alone."""
         key = (name, tree is None)
-        if not tree and not stop_early and key in self._known:
-            return self._known[key]  # all of a type, or nothing: the same wherever it lies
+        is_shared = not tree and not stop_early  # all of a type, or nothing: the same wherever it lies
+        if is_shared and key in self._known:
+            return self._known[key]
         self.least_message_bytes(name)
         made = _StepBuilder(self, self._dialect)
-        made.add_message(name, tree, label)
+        made.add_message(name, tree, name if is_shared else label)
         made.flush()
         steps = tuple(made.steps[: made.n_needed] if stop_early else made.steps)
-        if not tree and not stop_early:
+        if is_shared:
             self._known[key] = steps
         return steps
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sqlite3
 import threading
 import tracemalloc
 from pathlib import Path
@@ -16,7 +17,8 @@ from mcap.writer import CompressionType
 
 from penstock import recordings
 from penstock._src.recordings.fetch import BufferPool
-from penstock.errors import RecordingError
+from penstock._src.recordings.recording import Loss
+from penstock.errors import RecordingCorrupt, RecordingError
 from tests.recordings.containers.makers import (
     BASE_NS,
     Message,
@@ -149,6 +151,20 @@ def test_messages_compressed_one_by_one_keep_to_the_memory_when_unpacked(tmp_pat
             seen += len(block)
             block.release()
     assert seen == len(messages)
+
+
+def test_broken_messages_that_were_compressed_one_by_one_are_counted_by_their_numbers(tmp_path: Path) -> None:
+    messages = [Message("/alpha", BASE_NS + number, "x" * 100_000) for number in range(60)]
+    path = write_rosbag2(tmp_path / "a", messages, mode="MESSAGE")
+    with sqlite3.connect(next(path.glob("*.db3"))) as file:
+        for row, data in file.execute("SELECT rowid, data FROM messages WHERE rowid IN (31, 47)").fetchall():
+            file.execute("UPDATE messages SET data = ? WHERE rowid = ?", (data[:-5] + b"xxxxx", row))
+    with recordings.open(path, on_corrupt="count") as recording:
+        payloads = dict(recording.payloads(recording.topics[0]))
+        assert [number for number, payload in payloads.items() if payload is None] == [30, 46]
+        assert list(recording.losses) == [Loss("a compressed message does not decompress", 2, "/alpha")]
+    with recordings.open(path) as recording, pytest.raises(RecordingCorrupt, match="message 30 of those asked for"):
+        list(recording.payloads(recording.topics[0]))
 
 
 def test_a_request_that_does_not_fit_the_recording_is_refused(paths: dict[str, Path]) -> None:

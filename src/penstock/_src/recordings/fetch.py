@@ -203,8 +203,9 @@ def _unpacked(
                 payloads.append(target.toreadonly())
             except RecordingCorrupt as error:
                 if lose is None:
-                    raise
-                lose(error.message, first + place)
+                    what = f"message {first + place:,} of those asked for does not decompress"
+                    raise RecordingCorrupt(what, path=str(path)) from error
+                lose("a compressed message does not decompress", first + place)
                 payloads.append(None)
     return Block(first, payloads, block.file_bytes, partial(pool.give_back, buffer))
 

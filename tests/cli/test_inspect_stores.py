@@ -107,6 +107,18 @@ def test_an_hdf5_file(
     assert columns(found)[camera]["why"]
 
 
+def test_an_hdf5_file_that_cannot_be_loaded_says_why_and_still_shows_its_layout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "demos.hdf5"
+    files.robomimic(path)
+    with h5py.File(path, "a") as file:
+        del file["data/demo_2/obs/agentview_image"]
+    found, shown = inspect(capsys, str(path), "fps=20")
+    assert (found["layout"], found["episodes"], found["load"]["possible"]) == ("robomimic", 3, False)
+    assert "load           not as it is: " in shown and "leave_out=observation.images.agentview" in shown
+
+
 def test_names_from_files_are_shown_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "red.hdf5"
     with h5py.File(path, "w") as file:

@@ -46,7 +46,7 @@ def describe(path: Path, opening: OpenOptions, episodes: Sequence[int] | str | N
     words: dict[str, Any] = {"channels": options.channels, "mask": options.mask}
     words["allow_external"] = options.allow_external
     load = describe_store(path, episodes=episodes, **words)
-    with open_hdf5(files[0], **words) as store:
+    with open_hdf5(files[0], **words, defers=True) as store:
         description = {
             "path": str(path),
             "bytes": sum(each.stat().st_size for each in files),

@@ -153,6 +153,10 @@ def stats_with_nan(root: Path) -> None:
     edit_json(root, "meta/stats.json", lambda stats: stats["action"]["std"].__setitem__(0, float("nan")))
 
 
+def quantile_with_nan(root: Path) -> None:
+    edit_json(root, "meta/stats.json", lambda stats: stats["action"]["q99"].__setitem__(0, float("nan")))
+
+
 def image_stats_of_another_shape(root: Path) -> None:
     edit_json(root, "meta/stats.json", lambda stats: stats[CAMERA].update(mean=[0.5, 0.5, 0.5]))
 
@@ -260,6 +264,7 @@ BROKEN: dict[Callable[[Path], None], tuple[str, str]] = {
     stats_of_other_data: ("error", "'action'[1]: mean is 3.5"),
     stats_with_another_count: ("error", "count is [99.0]"),
     stats_with_nan: ("error", "NaN or Inf in the statistics"),
+    quantile_with_nan: ("error", "NaN or Inf in the statistics"),
     image_stats_of_another_shape: ("error", "LeRobot expects (3, 1, 1)"),
     nan_in_the_rows: ("loss", "'observation.state' holds unusable values: b: 1 nan"),
     missing_data_file: ("error", "not there"),
@@ -289,6 +294,11 @@ def test_a_whole_data_set_is_clean(whole: Path) -> None:
     assert sample.problems == [] and full.problems == [] and sample.is_clean and sample.worst is None
     assert full.counted["frames decoded"] == full.counted["rows"] == full.counted["frames"] == 28
     assert sample.counted["frames decoded"] == 8 and sample.counted["episodes"] == 3
+
+
+def test_a_count_that_is_a_plain_number_is_the_same_count(root: Path) -> None:
+    edit_json(root, "meta/stats.json", lambda stats: stats["action"].update(count=28))
+    assert check(root).is_clean
 
 
 @pytest.mark.parametrize("break_it", list(BROKEN), ids=lambda broken: broken.__name__)

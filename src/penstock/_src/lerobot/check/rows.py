@@ -19,7 +19,7 @@ from penstock._src.lerobot.features import ROW_KEYS, Feature
 from penstock._src.lerobot.metadata import open_parquet
 from penstock._src.lerobot.read.frames import TOLERANCE_S
 from penstock._src.lerobot.read.reader import DataFile, DataSet, ReadRows
-from penstock._src.lerobot.stats import NumericStats
+from penstock._src.lerobot.stats import QUANTILES, NumericStats
 from penstock._src.media.image import codec, depth
 from penstock.errors import DataSetCorrupt, PenstockError, RemoteError
 
@@ -226,8 +226,9 @@ def _compare(key: str, entry: Any, stats: NumericStats, where: Path, findings: F
         return
     # LeRobot's aggregation leaves these as they were; they are not used for normalisation.
     severity: Severity = "info" if key in ROW_KEYS else "error"
-    if stored["count"].tolist() != [stats.rows]:
-        message = f"{key!r}: count is {stored['count'].tolist()}, the data have {stats.rows:,} rows"
+    count = stored["count"].reshape(-1).tolist()
+    if count != [stats.rows]:
+        message = f"{key!r}: count is {count}, the data have {stats.rows:,} rows"
         findings.add(severity, "stats", where, message)
     # LeRobot reduces matrices to their last dimension; there only the shape can be compared with nothing.
     if stored["min"].size != real["min"].size:
@@ -258,10 +259,11 @@ def _read_stats(
     """Statistics as numbers, all of them usable; None, and an error, where they are not."""
     try:
         stored = {name: np.array(entry[name], dtype=np.float64) for name in names}
+        quantiles = [np.array(entry[name], dtype=np.float64) for name in QUANTILES if name in entry]
     except (KeyError, TypeError, ValueError):
         findings.error("stats", where, f"{key!r}: {', '.join(names)} are not all there")
         return None
-    if any(not np.isfinite(values).all() for values in stored.values()):
+    if any(not np.isfinite(values).all() for values in (*stored.values(), *quantiles)):
         findings.error("stats", where, f"{key!r}: NaN or Inf in the statistics")
         return None
     return stored

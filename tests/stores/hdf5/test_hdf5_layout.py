@@ -33,6 +33,14 @@ def test_layouts_are_distinguished(tmp_path: Path) -> None:
                 assert store.columns["observations/images/cam_high"].encoding == "jpeg"
 
 
+def test_without_actions_an_episode_has_the_rows_of_most_data_sets(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["language_raw"] = np.array([b"put the cup away"])
+        file["master/joint_position"] = file["puppet/joint_position"] = np.zeros((9, 7))
+    with open_hdf5(tmp_path / "x.h5") as store:
+        assert (store.rows, list(store.columns)) == (9, ["master/joint_position", "puppet/joint_position"])
+
+
 def test_channels_that_may_be_first_or_last_are_not_guessed(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["images/cam"] = np.zeros((2, 3, 64, 3), np.uint8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -189,15 +190,13 @@ def episode_success(file: Hdf5File, group: str) -> bool | None:
 
 
 def row_count(file: Hdf5File, group: str) -> int:
-    """Rows of an episode: those of its actions, or of its first data set."""
+    """Rows of an episode: those of its actions, or of most of its data sets."""
     for name in ACTIONS:
         if file.kind(join(group, name)) == "dataset":
             return int((file.opened(join(group, name)).shape or (0,))[0])
-    for name in data_sets(file, group):
-        shape = file.opened(join(group, name)).shape
-        if shape:
-            return int(shape[0])
-    return 0
+    shapes = (file.opened(join(group, name)).shape for name in data_sets(file, group))
+    counts = Counter(int(shape[0]) for shape in shapes if shape)
+    return counts.most_common(1)[0][0] if counts else 0
 
 
 def data_sets(file: Hdf5File, group: str, under: str = "", depth: int = 0) -> Iterator[str]:

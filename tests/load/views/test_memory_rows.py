@@ -135,6 +135,40 @@ def test_places_of_a_killed_process_are_used_by_others(parent_begins: bool) -> N
         assert_holds(view, range(600))
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_process_that_is_killed_while_it_takes_places_leaves_none_to_two_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Killed:
+        """In place of the counts: the process ends before it writes how many places are taken."""
+
+        def __getitem__(self, number: int) -> int:
+            return 0
+
+        def __setitem__(self, number: int, value: int) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def in_child(rows: range, *, is_killed: bool) -> int:
+        child = os.fork()
+        if child == 0:
+            try:
+                if is_killed:
+                    monkeypatch.setattr(view._memory, "_counts", Killed())
+                fill(view, rows)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        return os.waitpid(child, 0)[1]
+
+    with View.in_ram(spec_of(), 400) as view:
+        assert in_child(range(1), is_killed=True) == signal.SIGKILL
+        fill(view, range(1))
+        assert in_child(range(200, 210), is_killed=False) == 0
+        fill(view, range(1, 4))
+        assert_holds(view, range(4))
+        assert_holds(view, range(200, 210))
+
+
 def test_rows_that_come_several_times_at_once_take_one_place_each() -> None:
     with View.in_ram(spec_of(), 600) as view:
         assert view.layout.spare == 4, "one for every thread"

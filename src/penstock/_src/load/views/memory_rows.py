@@ -192,9 +192,10 @@ class MemoryRows:
         return found
 
     def _unused(self, owner: int) -> list[int]:
-        """Its places without a row."""
+        """Its places without a row. One that was killed may have written its number before its places counted."""
         has_row = np.zeros(self._places, np.bool_)
         has_row[self._marks[self._marks != 0] - 1] = True
+        has_row[int(self._counts[_TAKEN]) :] = True  # nobody's yet
         unused: list[int] = np.flatnonzero((self._owners == owner) & ~has_row).tolist()
         return unused
 

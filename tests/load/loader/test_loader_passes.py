@@ -94,6 +94,56 @@ def test_closing_while_another_thread_iterates() -> None:
     assert not thread.is_alive() and len(ended) == 1
 
 
+_CLOSED_BY_A_SIGNAL = """
+import os, signal, sys, threading
+from penstock import Loader, Window
+from penstock.errors import UsageError
+from tests.load.image_store import ArraySource, ArrayStore
+
+has_begun, closing, read = threading.Event(), threading.Event(), ArraySource.read
+
+def waiting(self, rows, scratch):  # of threads; an engine process is stopped
+    for image in read(self, rows, scratch):
+        if has_begun.is_set():
+            closing.wait()
+        yield image
+
+def end(number, frame):
+    if frame.f_code.co_name in ("wait", "receive", "_has_come") and not closing.is_set():
+        closing.set()
+        if pid is not None:
+            os.kill(pid, signal.SIGCONT)
+        loader.close()
+
+ArraySource.read = waiting
+loader = Loader(ArrayStore([400]), Window(columns=["cam"]), batch_size=8, image_size=(24, 32), memory="512MiB",
+                view="off", threads=2, output="numpy", engine=sys.argv[1])
+batches = iter(loader)
+next(batches)
+has_begun.set()
+pid = getattr(loader._engine, "pid", None)
+if pid is not None:
+    os.kill(pid, signal.SIGSTOP)
+signal.signal(signal.SIGALRM, end)
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)  # again and again, until it comes into the wait for a batch
+try:
+    for _ in batches:
+        pass
+except UsageError:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    print("ended")
+"""
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_a_signal_handler_closes_a_loader_whose_thread_waits_for_a_batch(engine: str) -> None:
+    root = Path(__file__).resolve().parents[3]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
+    words = [sys.executable, "-W", "ignore", "-c", _CLOSED_BY_A_SIGNAL, engine]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
+
+
 def _in_the_midst(
     loader: Loader, monkeypatch: pytest.MonkeyPatch, of: str, act: Callable[[], None]
 ) -> list[BaseException]:

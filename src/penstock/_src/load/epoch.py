@@ -157,7 +157,7 @@ class Pass(ABC):
         self._requests: deque[BatchRequest] = deque()
         self._waits_for_last = False  # the next epoch begins when the last batch of this one is taken
         self._is_held = self._over = False
-        self._take_lock = threading.Lock()
+        self._take_lock = threading.RLock()  # a signal handler may close the loader while its thread waits in `take`
 
     @abstractmethod
     def _send(self, request: BatchRequest) -> None:
@@ -202,7 +202,7 @@ class Pass(ABC):
                 self._find_slot()
             request = self._requests[0]
             job = self._await(request, wait)
-            if job is None:
+            if job is None or self._over:
                 return None
             self._requests.popleft()
             planned = request.planned

@@ -57,8 +57,6 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
-        self._poll = select.poll()
-        self._poll.register(end, select.POLLIN)
         self._memory = bytearray(_MOST_BYTES)  # received into: what would be new memory each time costs page faults
 
     @classmethod
@@ -97,7 +95,7 @@ class Channel:
                 n_bytes, ancillary, _, _ = self._socket.recvmsg_into([self._memory], _FD_BYTES, _FLAGS)
                 break
             except BlockingIOError:
-                if timeout_s == 0 or not self._poll.poll(None if timeout_s is None else timeout_s * 1e3):
+                if timeout_s == 0 or not self._has_come(timeout_s):
                     return None
             except OSError as error:
                 if isinstance(error, ConnectionError) or error.errno == errno.EBADF:
@@ -115,6 +113,11 @@ class Channel:
             return ChannelMessage(kind, tuple(numbers), os.pread(fd, -size, 0))
         finally:
             os.close(fd)
+
+    def _has_come(self, timeout_s: float | None) -> bool:
+        poll = select.poll()  # one cannot wait twice, as when a signal handler closes the loader meanwhile
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(None if timeout_s is None else timeout_s * 1e3))
 
     def close(self) -> None:
         self._socket.close()

@@ -20,8 +20,10 @@ import numpy as np
 import pytest
 
 from penstock._src.load.engine.fetch import SampleFetcher
+from penstock._src.load.engine.job import BatchJob
 from penstock._src.load.replay.buffer import AsyncSampleBuffer, MultimodalReplayBuffer
 from penstock._src.load.sampling.window import Window
+from penstock._src.stores.hdf5.column import Hdf5Images
 from penstock._src.stores.store import ImageArray, ImageSource, Scratch
 from penstock.errors import BudgetExceeded, PenstockError, StoreCorrupt, StoreError, UsageError
 from tests.load.image_store import ArraySource, ArrayStore
@@ -222,6 +224,41 @@ def test_memory_of_a_dropped_batch_is_used_again_and_a_kept_one_stays(replay: Pa
             made.sample(8)
         assert made._batches._slots is not None and len(made._batches._slots) == 2
         assert all(np.array_equal(a, b) for a, b in zip(kept, copies, strict=True))
+
+
+def test_a_batch_that_was_interrupted_writes_no_more_to_the_next_one(
+    replay: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+    read, wait, give_up = Hdf5Images.read, BatchJob.wait, BatchJob.cancel_and_wait
+
+    def slow(self: Hdf5Images, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
+        for image in read(self, rows, scratch):
+            if not reading.is_set():
+                reading.set()
+                go_on.wait()
+            yield image
+
+    def interrupted(self: BatchJob) -> None:
+        if not go_on.is_set():
+            reading.wait()
+            raise KeyboardInterrupt
+        wait(self)
+
+    def given_up(self: BatchJob) -> None:
+        go_on.set()
+        give_up(self)
+
+    with buffer(image_size=(24, 24)) as made:
+        made.load_from_hdf5(replay, **TRUSTED)
+        monkeypatch.setattr(Hdf5Images, "read", slow)
+        monkeypatch.setattr(BatchJob, "wait", interrupted)
+        monkeypatch.setattr(BatchJob, "cancel_and_wait", given_up)
+        with pytest.raises(KeyboardInterrupt):
+            made.sample(16)
+        is_over = go_on.is_set()
+        go_on.set()  # where nobody has waited for its tasks
+        assert is_over
 
 
 # Names and sizes

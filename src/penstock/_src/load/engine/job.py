@@ -205,12 +205,14 @@ class BatchJob:
         self._begun.setdefault("begun", True)
         self._is_inside = pool.count == 0
         with self._lock:
-            self._left += len(tasks)
-            is_over = not self._left
-        if is_over:
-            self._complete()
-        for task in tasks:
-            pool.do(_CountedTask(self, task))
+            self._left += 1  # for the loop below, which Ctrl-C may end
+        try:
+            for task in tasks:
+                with self._lock:
+                    self._left += 1
+                pool.do(_CountedTask(self, task))
+        finally:
+            self.finish_task()
 
     def fail(self, error: BaseException) -> None:
         with self._lock:

@@ -155,14 +155,19 @@ def fill_batch(
     ends = np.cumsum([file.count for file in files])
     holders = np.searchsorted(ends, numbers, side="right")
     jobs: list[tuple[ReplayFile, NDArray[np.int64], BatchJob]] = []
-    for which in np.unique(holders).tolist():
-        file, places = files[which], np.flatnonzero(holders == which)
-        samples = numbers[places] - (int(ends[which]) - file.count)
-        job = BatchJob(len(numbers), file.targets(arrays, len(numbers)), {})
-        begin_job(job, [BatchPart(file.source, places, samples)], pool)
-        jobs.append((file, places, job))
-    for _, _, job in jobs:
-        job.wait()
+    try:
+        for which in np.unique(holders).tolist():
+            file, places = files[which], np.flatnonzero(holders == which)
+            samples = numbers[places] - (int(ends[which]) - file.count)
+            job = BatchJob(len(numbers), file.targets(arrays, len(numbers)), {})
+            jobs.append((file, places, job))
+            begin_job(job, [BatchPart(file.source, places, samples)], pool)
+        for _, _, job in jobs:
+            job.wait()
+    except BaseException:
+        for _, _, job in jobs:
+            job.cancel_and_wait()  # the caller may use the arrays again
+        raise
     for file, places, job in jobs:
         if job.failures:
             others = "num_traj=… loads the transitions before it, episodes=[…] those of other episodes"

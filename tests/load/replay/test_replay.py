@@ -226,6 +226,41 @@ def test_memory_of_a_dropped_batch_is_used_again_and_a_kept_one_stays(replay: Pa
         assert all(np.array_equal(a, b) for a, b in zip(kept, copies, strict=True))
 
 
+def test_batches_of_every_size_are_held_within_the_memory(replay: Path) -> None:
+    with buffer(memory="120MiB", threads=1) as made:
+        made.load_from_hdf5(replay, **TRUSTED)
+        kept = [made.sample(32), made.sample(32)]  # 29 MB each
+        with pytest.raises(BudgetExceeded, match="batches that your code still holds"):
+            made.sample(33)
+        kept.clear()
+        gc.collect()  # the error's traceback holds batches, too
+        made.sample(64)
+        kept += [made.sample(16) for _ in range(4)]  # a smaller batch takes less
+    assert made._budget.used_bytes >= sum(array.nbytes for batch in kept for array in batch), "they are still there"
+    kept.clear()
+    assert not made._budget.used_bytes
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_has_the_memory_of_its_parents_batches(replay: Path) -> None:
+    with buffer(memory="120MiB", threads=1) as made:
+        made.load_from_hdf5(replay, **TRUSTED)
+        for _ in range(2):
+            made.sample(32)
+        kept = [made.sample(32), made.sample(32)]
+        kept.clear()
+        pid = os.fork()
+        if not pid:
+            status = 1
+            signal.alarm(60)
+            try:
+                kept += [made.sample(32), made.sample(32)]
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(pid, 0)[1] == 0
+
+
 def test_a_batch_that_was_interrupted_writes_no_more_to_the_next_one(
     replay: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

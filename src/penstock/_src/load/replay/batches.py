@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,7 +26,7 @@ from penstock._src.load.replay.columns import ReplayColumns
 from penstock._src.load.replay.file import ReplayFile, file_of, fill_batch
 from penstock._src.load.views.view import View
 from penstock._src.stores.store import Store
-from penstock._src.system.budget import Budget
+from penstock._src.system.budget import Budget, Reservation
 from penstock._src.system.units import format_bytes
 from penstock.errors import BudgetExceeded
 
@@ -95,7 +96,6 @@ class ReplayBatches:
 
     def __init__(self, budget: Budget, threads: int, is_process: bool) -> None:
         self._budget, self._threads, self._is_process = budget, threads, is_process
-        self._batches = budget.reserve("batches", 0)
         self._slots: Slots | None = None
         self._engine: ProcessEngine | None = None
         self._pool: ThreadPool | None = None
@@ -107,9 +107,7 @@ class ReplayBatches:
         layout: SlotLayout,
     ) -> dict[str, NDArray[Any]]:  # fmt: skip
         """The arrays of a batch of `size` samples, which are drawn once there is memory for them."""
-        n_files, largest = self._key
-        is_dead = self._engine is not None and self._engine.channel is None
-        if is_dead or self._slots is None or largest < size or (self._is_process and n_files != len(files)):
+        if not self._is_made_for(len(files), size):
             self._start(files, shaping, layout)
             self._key = (len(files), size)
         assert self._slots is not None
@@ -133,6 +131,12 @@ class ReplayBatches:
             raise
         return self._slots.arrays(slot, size)
 
+    def _is_made_for(self, n_files: int, size: int) -> bool:
+        """Whether slots and engine are there; an engine is not started again for a smaller batch."""
+        if self._engine is not None:
+            return self._engine.channel is not None and n_files == self._key[0] and size <= self._key[1]
+        return self._slots is not None and size == self._key[1]
+
     def _start(self, files: Sequence[ReplayFile], shaping: Shaping, layout: SlotLayout) -> None:
         """Other slots: for more files, or larger batches. Batches of those before stay whole."""
         self._end()
@@ -147,14 +151,18 @@ class ReplayBatches:
         while slot is None:
             n_bytes = slots.layout.n_bytes
             try:
-                self._batches.resize(self._batches.n_bytes + n_bytes)
-                slots.add() if self._engine is None else self._engine.add_slot()
+                self._add_slot(slots, self._budget.reserve("batches", n_bytes))
             except BudgetExceeded as error:
                 gc.collect()  # a batch may be held by a cycle
-                if slots.is_empty:
+                if slots.is_empty and n_bytes > self._budget.free_bytes:
                     raise _batches_held(self._budget, n_bytes, error) from error
             slot = slots.take_free()
         return slot
+
+    def _add_slot(self, slots: Slots, held: Reservation) -> None:
+        """One slot more. It counts as long as its memory is there: a batch may be kept while other slots follow."""
+        slots.add() if self._engine is None else self._engine.add_slot()
+        weakref.finalize(slots[len(slots) - 1].memory, held.release).atexit = False
 
     def _request(self, engine: ProcessEngine, slot: int, samples: NDArray[np.int64]) -> None:
         """Let the engine fill a slot; one that died is started again."""
@@ -187,7 +195,6 @@ class ReplayBatches:
         engine, self._engine, self._slots = self._engine, None, None
         if engine is not None:
             engine.close()
-        self._batches.resize(0)
 
     def close(self) -> None:
         """End the process and the threads; batches that are in use stay whole."""

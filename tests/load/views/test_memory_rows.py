@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from penstock._src.load.views import memory_rows
+from penstock._src.load.views.memory_rows import MemoryRows
 from penstock._src.load.views.view import View
 from penstock._src.system import mapped_memory
 from penstock._src.system.files import memory_file
@@ -116,6 +117,27 @@ def test_a_child_of_a_fork_takes_places_of_its_own() -> None:
         assert os.waitpid(child, 0)[1] == 0
         assert_holds(view, range(600))
     assert not open_files() - before
+
+
+def test_threads_of_a_child_that_begin_at_once_follow_the_fork_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, begun = MemoryRows._begin, []
+    others = [threading.Thread(target=lambda: fill(view, range(3, 6)))]
+
+    def slow(self: MemoryRows, fd: int) -> None:
+        begun.append(fd)
+        if len(begun) == 1:
+            others[0].start()
+            others[0].join(0.2)  # it may have to wait
+        begin(self, fd)
+
+    with View.in_ram(spec_of(), 600) as view:
+        assert view._memory is not None
+        view._memory._pid = -1  # as in a child
+        monkeypatch.setattr(MemoryRows, "_begin", slow)
+        fill(view, range(3))
+        others[0].join()
+        assert len(begun) == 1
+        assert_holds(view, range(6))
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")

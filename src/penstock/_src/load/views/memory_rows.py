@@ -51,12 +51,12 @@ class MemoryRows:
         self._owners = self._bytes[owners_at : owners_at + self._places]
         rows_end = layout.rows_at + self._places * spec.row_bytes
         self._rows = self._bytes[layout.rows_at : rows_end].reshape(self._places, *spec.shape)
+        self._following = threading.Lock()
         self._begin(fd)
 
     def _begin(self, fd: int) -> None:
         """What belongs to one process; its locks belong to a descriptor of its own."""
         self._fd = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
-        self._pid = os.getpid()
         self._owner = 0  # its number, from its first place on
         self._free: deque[int] = deque()  # places that this process has taken
         self._under_way: set[int] = set()  # slots that its threads are writing
@@ -65,6 +65,7 @@ class MemoryRows:
         self._ahead = threading.Lock()
         self._slow_steps = 0
         self._thread: threading.Thread | None = None
+        self._pid = os.getpid()  # last: other threads of a child go on then
 
     def close(self) -> None:
         """End the thread that makes memory present; arrays keep the memory until they go."""
@@ -156,10 +157,13 @@ class MemoryRows:
         return self._free.popleft() if self._free else None
 
     def _follow_fork(self) -> None:
-        if self._pid != os.getpid():
-            inherited = self._fd
-            self._begin(inherited)  # a child of a fork: places, locks and threads are its parent's
-            os.close(inherited)
+        if self._pid == os.getpid():
+            return
+        with self._following:
+            if self._pid != os.getpid():
+                inherited = self._fd
+                self._begin(inherited)  # a child of a fork: places, locks and threads are its parent's
+                os.close(inherited)
 
     def _take_block(self) -> Sequence[int]:
         """Places that no other process takes. Fewer near the end: none shall lie idle while another needs it."""

@@ -315,15 +315,17 @@ def test_files_of_a_conversion_that_nobody_continues_go_with_the_next_version(
 # Two writers
 
 
+@pytest.mark.parametrize("has_sent", [False, True])
 @pytest.mark.parametrize("begun", [None, "append", "overwrite"])
 def test_of_two_writers_one_wins_and_the_other_is_told_who(
     begun: str | None,
+    has_sent: bool,
     server: RangeServer,
     sources: list[Path],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """The second one does all of its work just before the first one publishes."""
+    """The second one does all of its work just before the first one publishes, or brings its first files there."""
     if begun is not None:
         penstock.convert(**call(sources[:1]))
     more: dict[str, Any] = {} if begun is None else {begun: True}
@@ -332,6 +334,8 @@ def test_of_two_writers_one_wins_and_the_other_is_told_who(
     def meanwhile(*words: Any) -> None:
         if not second.is_set():
             second.set()
+            if has_sent:
+                words[2].finish(publish.names_in(words[1].root)[0], words[3])
             with monkeypatch.context() as patched:
                 patched.setenv("PENSTOCK_CACHE", str(tmp_path / "another machine"))
                 penstock.convert(**call(sources[1:2], **more))

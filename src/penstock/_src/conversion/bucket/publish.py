@@ -33,10 +33,10 @@ def publish(place: BucketSet, run: BucketRun, uploads: Uploads, check_stop: Call
     data, metadata = names_in(run.root)
     uploads.finish(data, check_stop)
     listing = place.list_files()
+    base = place.current()
+    check_base(place, run.base, base)  # first: whoever published another version removes files of this run
     uploads.check_there({name: info.size_bytes for name, info in listing.items()})
     files = FileList({name: (size_bytes, listing[name].etag) for name, size_bytes in uploads.done.items()})
-    base = place.current()
-    check_base(place, run.base, base)
     if run.appends and base is not None:
         files = FileList({**place.files_of(base, listing).files, **files.files}, base.number)
     check_stop()

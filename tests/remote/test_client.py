@@ -7,13 +7,16 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
+from penstock._src.system.files import open_source
 from penstock._src.system.files.remote import client as clients
 from penstock._src.system.files.remote import credentials
 from penstock._src.system.files.remote.client import client_of, split_url
+from penstock._src.system.files.remote.held import held
 from penstock._src.system.files.remote.requests import RequestPool, pool
 from penstock._src.system.files.remote.settings import configure, settings
 from penstock.errors import ConfigError, MissingExtra, RemoteDenied, RemoteError, RemoteMissing, RemoteTaken
@@ -170,9 +173,9 @@ def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
         client_of("s3://nothing/x")
 
 
-def _child(queue: multiprocessing.Queue[str]) -> None:
+def _child(queue: multiprocessing.Queue[str], use: Callable[[], object]) -> None:
     try:
-        client_of("s3://b/x")
+        use()
     except RemoteError as error:
         queue.put(str(error))
     else:
@@ -180,13 +183,22 @@ def _child(queue: multiprocessing.Queue[str]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_fork_after_the_first_use_is_refused(server: RangeServer) -> None:
+@pytest.mark.parametrize("what", ["address", "client", "source"])
+def test_a_fork_after_the_first_use_is_refused(what: str, server: RangeServer) -> None:
+    """Also where the child uses what its parent opened: it would wait for ever."""
     server.put("b", "x", DATA)
     client, key = client_of("s3://b/x")
     client.head(key)
+    source = open_source("s3://b/x")
+    held.clear()
+    uses: dict[str, Callable[[], object]] = {
+        "address": lambda: client_of("s3://b/x"),
+        "client": lambda: client.head(key),
+        "source": lambda: source.read(0, 100),
+    }
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    process = context.Process(target=_child, args=(queue,))
+    process = context.Process(target=_child, args=(queue, uses[what]))
     process.start()
     text = queue.get(timeout=240)
     process.join()

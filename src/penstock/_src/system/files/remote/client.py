@@ -333,7 +333,7 @@ class _Errors:
         self._client, self._key = client, key
 
     def __enter__(self) -> None:
-        pass
+        _refuse_after_fork(self._client.place)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if error is None or isinstance(error, (RemoteError, ConfigError)) or not isinstance(error, Exception):

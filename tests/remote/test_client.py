@@ -155,6 +155,32 @@ def test_explicit_options_are_those_of_the_longest_beginning(
     client, key = client_of("s3://b/x")
     assert client.head(key).size_bytes == len(DATA)
     assert settings().options_of("s3://bucket") == {}
+    configure("s3://b/private", access_key_id="other-key", secret_access_key="s", endpoint=server.url)
+    server.put("b", "private/x", DATA)
+    with pytest.raises(RemoteDenied):
+        client_of("s3://b/private/x")[0].head("private/x")
+    assert client_of("s3://b/x")[0].head("x").size_bytes == len(DATA)
+
+
+def test_options_given_after_a_refusal_are_used(server: RangeServer) -> None:
+    server.put("b", "x", DATA)
+    configure("s3://b", access_key_id="other-key", secret_access_key="s")
+    with pytest.raises(RemoteDenied):
+        open_source("s3://b/x")
+    configure("s3://b", access_key_id="test-key", secret_access_key="test-secret")
+    assert open_source("s3://b/x").read(0, 10) == DATA[:10]
+
+
+def test_a_key_goes_with_its_own_token(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.put("b", "x", DATA)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "of the shell")
+    given = {"access_key_id": "test-key", "secret_access_key": "test-secret"}
+    for token in (None, "its own"):
+        configure("s3://b", **given, **({} if token is None else {"session_token": token}))
+        client_of("s3://b/x")[0].head("x")
+        assert server.requests[-1].headers.get("x-amz-security-token") == token
+    assert credentials.s3_options({"region": "r"}, metadata=False)["session_token"] == "of the shell"
 
 
 def test_settings_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from penstock._src.system.files.remote import credentials
 from penstock._src.system.files.remote.failures import changed, cut_body, remote_error
 from penstock._src.system.files.remote.requests import count_request, count_retry, pool
-from penstock._src.system.files.remote.settings import settings
+from penstock._src.system.files.remote.settings import RemoteSettings, settings
 from penstock.errors import ConfigError, MissingExtra, RemoteError, RemoteTaken
 
 T = TypeVar("T")
@@ -59,20 +59,25 @@ def split_url(url: str) -> tuple[str, str]:
 
 def client_of(url: str, headers: Mapping[str, str] | None = None) -> tuple[Client, str]:
     """The client of this process for a URL, and the key that the URL names. `headers` go with every request."""
-    place, key = split_url(url)
-    name = (place, *sorted((headers or {}).items()))
+    global _made_with
+    (place, key), words = split_url(url), settings()
+    name = (place, words.beginning_of(url), *sorted((headers or {}).items()))
     with _lock:
         _refuse_after_fork(place)
+        if words != _made_with:  # `configure` was called since
+            _clients.clear()
+            _made_with = words
         found = _clients.get(name)
         if found is None:
             if len(_clients) >= _MOST_CLIENTS:  # signed URLs, one of each file
                 _clients.pop(next(iter(_clients)))
-            found = _clients[name] = Client(place, headers)
+            found = _clients[name] = Client(place, words.options_of(url), headers)
     return found, key
 
 
 _clients: dict[tuple[object, ...], Client] = {}
 _lock = threading.Lock()
+_made_with: RemoteSettings | None = None
 _used_by: int | None = None
 _MOST_CLIENTS = 1024
 
@@ -114,10 +119,11 @@ def obstore() -> Any:
 class Client:
     """A bucket, or a web server; any number of threads may use it at once."""
 
-    def __init__(self, place: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, place: str, options: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> None:
+        """`options`: credentials, region and endpoint that a program gave."""
         self.place = place
         self._obstore = obstore()
-        self._store, self.is_signed = _make_store(place, headers)
+        self._store, self.is_signed = _make_store(place, options, headers)
         self._is_azure, self._is_google = place.startswith("az://"), place.startswith("gs://")
 
     def __repr__(self) -> str:
@@ -351,11 +357,10 @@ def _info(meta: Any) -> ObjectInfo:
     return ObjectInfo(meta["path"], int(meta["size"]), etag, int(when.timestamp() * 1e9))
 
 
-def _make_store(place: str, headers: Mapping[str, str] | None) -> tuple[Any, bool]:
+def _make_store(place: str, given: Mapping[str, Any], headers: Mapping[str, str] | None) -> tuple[Any, bool]:
     """A store of the package, and whether its requests are signed."""
     stores = importlib.import_module("obstore.store")
-    words, scheme = settings(), place.partition("://")[0]
-    given = words.options_of(place)
+    words, scheme, given = settings(), place.partition("://")[0], dict(given)
     headers = {**(headers or {}), **given.pop("headers", {})}
     client: dict[str, Any] = {
         "timeout": timedelta(seconds=words.timeout_s),

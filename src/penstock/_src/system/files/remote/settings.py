@@ -42,10 +42,15 @@ class RemoteSettings:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or value < least:
                 raise ConfigError(f"remote.{name} is {value!r}, at least {least} is needed")
 
+    def beginning_of(self, url: str) -> str | None:
+        """The longest beginning of a URL for which options are given."""
+        fitting = [each for each in self.options if url == each or url.startswith(each.rstrip("/") + "/")]
+        return max(fitting, key=len, default=None)
+
     def options_of(self, url: str) -> dict[str, Any]:
         """The options given for a URL: those of the longest beginning that fits."""
-        fitting = [each for each in self.options if url == each or url.startswith(each.rstrip("/") + "/")]
-        return dict(self.options[max(fitting, key=len)]) if fitting else {}
+        found = self.beginning_of(url)
+        return {} if found is None else dict(self.options[found])
 
 
 def settings() -> RemoteSettings:

@@ -41,12 +41,27 @@ _AZURE_SECRETS = ("account_key", "sas_key", "client_secret", "token", "federated
 
 def s3_options(given: Mapping[str, Any], *, metadata: bool) -> dict[str, Any]:
     """Options of a client for S3 and what speaks its language."""
-    found = {**_aws_profile(), **_from_environment(_AWS_VARIABLES), **given}
+    found: dict[str, Any] = {**_aws_profile(), **_from_environment(_AWS_VARIABLES)}
+    if "access_key_id" in given:  # as below: a token belongs to one key
+        found.pop("session_token", None)
+    found |= given
     found.setdefault("region", "us-east-1")
     has_key = "access_key_id" in found and "secret_access_key" in found
     if not has_key and not metadata and not any(os.environ.get(name) for name in _AWS_ROLES):
         found.setdefault("skip_signature", True)
     return found
+
+
+def with_own_token(options: dict[str, Any]) -> dict[str, Any]:
+    """The words for a client: it would add the token of `AWS_SESSION_TOKEN` to a key that has none."""
+    names = {"access_key_id": "access_key_id", "secret_access_key": "secret_access_key", "session_token": "token"}
+    if not {"access_key_id", "secret_access_key"} <= set(options):
+        return {"config": options}
+    keys = {"token": None, "expires_at": None, **{names[name]: options[name] for name in names if name in options}}
+    return {
+        "config": {name: value for name, value in options.items() if name not in names},
+        "credential_provider": lambda: keys,
+    }
 
 
 def gs_options(given: Mapping[str, Any], *, metadata: bool) -> dict[str, Any]:

@@ -262,9 +262,9 @@ class RangeServer:
             return self._index(bucket, key) or self._error(404)
         headers = {"etag": found.etag, "last-modified": formatdate(found.modified_s, usegmt=True),
                    "accept-ranges": "bytes", "x-goog-generation": str(found.generation)}  # fmt: skip
-        if (wanted := request.headers.get("if-match")) not in (None, "*", found.etag):
+        wanted = request.headers.get("if-match", "*")
+        if wanted != "*" and (wanted != found.etag or wanted.startswith("W/")):  # RFC 9110: a weak one never matches
             return self._error(412)
-        del wanted
         size, span = len(found.data), request.headers.get("range", "")
         if not span:
             return Answer(200, found.data if request.method == "GET" else b"", headers, size)
@@ -337,6 +337,8 @@ class RangeServer:
             names = f"<Bucket>{bucket}</Bucket><Key>{escape(key)}</Key><UploadId>{upload}</UploadId>"
             return Answer(200, f"<InitiateMultipartUploadResult>{names}</InitiateMultipartUploadResult>".encode())
         upload = request.query["uploadId"]
+        if upload not in self._uploads:
+            return self._error(404, "NoSuchUpload")
         if request.method == "DELETE":
             self._uploads.pop(upload, None)
             return Answer(204)

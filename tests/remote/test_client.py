@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -19,7 +20,15 @@ from penstock._src.system.files.remote.client import client_of, split_url
 from penstock._src.system.files.remote.held import held
 from penstock._src.system.files.remote.requests import RequestPool, pool
 from penstock._src.system.files.remote.settings import configure, settings
-from penstock.errors import ConfigError, MissingExtra, RemoteDenied, RemoteError, RemoteMissing, RemoteTaken
+from penstock.errors import (
+    ConfigError,
+    MissingExtra,
+    RemoteChanged,
+    RemoteDenied,
+    RemoteError,
+    RemoteMissing,
+    RemoteTaken,
+)
 from tests.remote.server import CUT, LOST, RangeServer, Request
 
 DATA = bytes(range(256)) * 200
@@ -99,6 +108,38 @@ def test_a_lost_answer_to_a_conditional_write_is_no_defeat(server: RangeServer) 
     client, key = client_of("s3://b/k")
     etag = client.put(key, b"token 7", if_absent=True)
     assert len(puts) == 2 and server.buckets["b"]["k"].etag == etag
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_upload_whose_end_was_not_answered_is_there(server: RangeServer, is_there: bool) -> None:
+    ends = []
+
+    def lose_the_first(request: Request) -> str | None:
+        if request.method == "POST" and "uploadId" in request.query:
+            ends.append(request)
+            if not is_there:  # a lifecycle rule removed what was sent
+                server._uploads.clear()
+            return LOST if len(ends) == 1 else None
+        return None
+
+    server.fault = lose_the_first
+    client, _ = client_of("s3://b")
+    with contextlib.ExitStack() as refused:
+        if not is_there:
+            refused.enter_context(pytest.raises(RemoteMissing))
+        with client.writer("big.bin", buffer_bytes=5 << 20) as writer:
+            writer.write(DATA * 150)
+    assert len(ends) == 2 and ("big.bin" in server.buckets["b"]) == is_there
+
+
+def test_a_weak_etag_names_a_version_too(server: RangeServer) -> None:
+    stored = server.put("b", "x", DATA)
+    stored.etag = f"W/{stored.etag}"
+    client, key = client_of("s3://b/x")
+    assert client.read(key, 10, 500, stored.etag) == DATA[10:500]
+    server.put("b", "x", DATA + b"more").etag = 'W/"another"'
+    with pytest.raises(RemoteChanged):
+        client.read(key, 10, 500, stored.etag)
 
 
 @pytest.mark.parametrize("fault", [429, 503, 500, CUT, LOST])

@@ -26,7 +26,7 @@ from penstock._src.system.files.remote import credentials
 from penstock._src.system.files.remote.failures import changed, cut_body, remote_error
 from penstock._src.system.files.remote.requests import count_request, count_retry, pool
 from penstock._src.system.files.remote.settings import RemoteSettings, settings
-from penstock.errors import ConfigError, MissingExtra, RemoteError, RemoteTaken
+from penstock.errors import ConfigError, MissingExtra, RemoteError, RemoteMissing, RemoteTaken
 
 T = TypeVar("T")
 _BODY_ATTEMPTS = 5
@@ -174,7 +174,7 @@ class Client:
     def _read(self, key: str, span: Any, n_bytes: int | None, etag: str | None) -> tuple[memoryview, Any]:
         """The bytes of a range and what the answer says of the object; a cut or short answer is asked for again."""
         options: dict[str, Any] = {} if span is None else {"range": span}
-        if etag is not None:
+        if etag is not None and not etag.startswith("W/"):  # a weak one never matches: the answer's is compared below
             options["if_match"] = etag
         reason = ""
         for attempt in range(_BODY_ATTEMPTS):
@@ -315,9 +315,15 @@ class ObjectWriter:
 
     def close(self) -> None:
         """Make the object appear, whole."""
-        if self._file is not None:
+        if self._file is None:
+            return
+        try:
             self._client.run(self.key, self._file.close)
-            self._file = None
+        except RemoteMissing:
+            # The answer was lost: asked again, the store knows no such upload any more, for it has ended.
+            if self._client.head(self.key).size_bytes != self.size_bytes:
+                raise
+        self._file = None
 
     def abort(self) -> None:
         self._file = None

@@ -1,6 +1,7 @@
 """The part of the range server that speaks as the Hugging Face Hub does: what `huggingface_hub` and `datasets` ask for.
 
 The data set OWNER/NAME is the bucket `OWNER--NAME`. Every revision is the same one commit, with the tag v3.0.
+OWNER/NAME-before is what the data set was called once.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, quote
+from urllib.parse import parse_qs, quote, urlencode
 
 if TYPE_CHECKING:
     from tests.remote.server import Request, StoredObject
@@ -25,6 +26,9 @@ def hub_answer(url: str, buckets: Mapping[str, Mapping[str, StoredObject]], requ
     if kind == "api":
         words = words[1:]
     bucket = "--".join(words[:2])
+    if bucket.removesuffix("-before") in buckets and bucket.endswith("-before"):
+        query = f"?{urlencode(request.query)}" if request.query else ""
+        return 307, b"", {"location": quote(request.path.replace("-before/", "/", 1)) + query}
     if bucket not in buckets:
         return 404, b"{}", {"x-error-code": "RepoNotFound"}
     if kind == "api":

@@ -31,7 +31,8 @@ from tests.remote.hub import hub_answer
 ACCESS_KEY, SECRET_KEY = "test-key", "test-secret"
 CUT, LOST = "cut", "lost"
 """Faults: half of the body comes; the request is done, but its answer is lost."""
-_STATUS = {200: "OK", 204: "No Content", 206: "Partial Content", 302: "Found", 304: "Not Modified", 400: "Bad Request",
+_STATUS = {200: "OK", 204: "No Content", 206: "Partial Content", 302: "Found", 304: "Not Modified",
+           307: "Temporary Redirect", 400: "Bad Request",
            401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 409: "Conflict", 412: "Precondition Failed",
            416: "Range Not Satisfiable", 429: "Too Many Requests", 500: "Internal Server Error",
            503: "Service Unavailable"}  # fmt: skip

@@ -100,6 +100,14 @@ def test_a_conversion_gives_the_same_bytes(tmp_path: Path, server: RangeServer, 
         assert making.digests(tmp_path / "remote" / name) == making.digests(tmp_path / "local" / name) != {}
 
 
+def test_a_data_set_of_the_hub_that_has_another_name_now(tmp_path: Path, server: RangeServer) -> None:
+    server.access_key = None
+    making.make(tmp_path / "set", (3,))
+    server.add(tmp_path / "set", "owner--name")
+    assert main(["doctor", "hf://datasets/owner/name-before"]) == 0
+    assert main(["doctor", "hf://datasets/owner/name-before", "--full"]) == 0
+
+
 def test_a_pattern_names_many_recordings(tmp_path: Path, server: RangeServer, root: str) -> None:
     made.bag(tmp_path / "run.bag")
     for number in range(3):

@@ -14,7 +14,7 @@ from email.message import Message
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urljoin
+from urllib.parse import quote, urljoin, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from penstock._src.system.files.remote.client import Client, ObjectInfo, client_of
@@ -28,6 +28,7 @@ from penstock._src.system.files.source import Identity, ReadErrors
 from penstock.errors import RemoteDenied, RemoteError, RemoteMissing, RemoteThrottled, RemoteUnavailable, UsageError
 
 _MOST_PAGES = 200
+_MOST_REDIRECTS = 5
 _PAUSE_S = 0.5
 
 
@@ -74,7 +75,7 @@ class HubFiles(BucketFiles):
         page = f"{endpoint()}/api/datasets/{repository}/tree/{quote(revision, safe='')}?recursive=true"
         objects: list[ObjectInfo] = []
         for _ in range(_MOST_PAGES):
-            body, headers = pool().run(lambda page=page: _ask(url, page, "GET"))  # type: ignore[misc]
+            body, headers, _ = pool().run(lambda page=page: _ask(url, page, "GET"))  # type: ignore[misc]
             for row in json.loads(body):
                 if row.get("type") == "file":
                     large = row.get("lfs") or {}
@@ -129,11 +130,11 @@ def resolve(url: str) -> tuple[Client, str]:
     """The client and key by which the bytes of a file are read."""
     repository, revision, path = split_hub_url(url)
     address = f"{endpoint()}/datasets/{repository}/resolve/{quote(revision, safe='')}/{quote(path)}"
-    _, headers = pool().run(lambda: _ask(url, address, "HEAD"))
+    _, headers, last = pool().run(lambda: _ask(url, address, "HEAD"))
     place = headers.get("location")
     if place is not None:
-        return client_of(urljoin(address, place) + ("" if "?" in place else "?"))
-    return client_of(address, _headers())
+        return client_of(place + ("" if "?" in place else "?"))
+    return client_of(last, _headers())
 
 
 def _headers() -> dict[str, str]:
@@ -149,7 +150,18 @@ class _NoRedirect(HTTPRedirectHandler):
 _opener = build_opener(_NoRedirect)
 
 
-def _ask(url: str, address: str, method: str) -> tuple[bytes, Message]:
+def _ask(url: str, address: str, method: str) -> tuple[bytes, Message, str]:
+    """What the Hub itself answers, and where: it leads on to itself where a data set has another name now."""
+    for _ in range(_MOST_REDIRECTS):
+        body, headers = _ask_once(url, address, method)
+        place = headers.get("location")
+        if place is None or urlsplit(place).netloc:
+            return body, headers, address
+        address = urljoin(address, place)
+    raise RemoteUnavailable(f"{url}: the Hub leads from one address to the next", url=url, hint="check the address")
+
+
+def _ask_once(url: str, address: str, method: str) -> tuple[bytes, Message]:
     """One request to the Hub itself, tried again where it fails for the moment."""
     words = settings()
     for attempt in range(words.retries + 1):

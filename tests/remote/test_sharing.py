@@ -301,3 +301,19 @@ def test_a_single_machine_does_not_go_on_with_shards(
         penstock.convert(**{**local(sources, Path("x"), files={}, resume=True), "out": URL})
     commit(URL)
     assert main(["doctor", URL, "--full"]) == 0
+
+
+@pytest.mark.parametrize("shards", [0, 2])
+def test_an_input_whose_address_begins_like_the_output_may_fail(
+    shards: int, server: RangeServer, sources: list[Path], tmp_path: Path
+) -> None:
+    for path in sources[:3]:
+        server.add(path, "b", "sets/one-recorded")
+    inputs: Any = ["s3://b/sets/one-recorded"]
+    denied = f"/b/sets/one-recorded/{sources[1].name}"
+    server.fault = lambda request: 403 if request.path == denied and request.method == "GET" else None
+    if shards:
+        report: Any = share_out(inputs, URL, shards, keep_going=True)
+    else:
+        report = penstock.convert(**{**local(inputs, tmp_path / "x", keep_going=True, files={}), "out": URL})
+    assert list(report.failed) == [f"s3:/{denied}"] and report.exit_code == 3

@@ -250,7 +250,7 @@ class Job:
 
     def give_up(self, number: int, error: PenstockError) -> None:
         """An input failed: the job ends with it, or goes on without it."""
-        is_of_output = isinstance(error, RemoteError) and error.url.startswith(str(self.out))
+        is_of_output = isinstance(error, RemoteError) and f"{error.url}/".startswith(f"{self.out}/")
         if isinstance(error, _ENDS_THE_JOB) or is_of_output:
             raise error
         if not self.keep_going:

@@ -304,7 +304,7 @@ def _ends_the_group(request: GroupRequest, error: PenstockError) -> bool:
 
 
 def is_of_output(request: GroupRequest, error: PenstockError) -> bool:
-    return isinstance(error, RemoteError) and error.url.startswith(request.out)
+    return isinstance(error, RemoteError) and f"{error.url}/".startswith(f"{request.out}/")
 
 
 def error_to_json(error: PenstockError) -> dict[str, str | None]:

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from penstock._src.cli import main
-from penstock._src.conversion.shards.cluster import ClusterNode, check_target, connected, fitting, nodes_of, share_bytes
+from penstock._src.conversion.shards import cluster
+from penstock._src.conversion.shards.cluster import (
+    ClusterNode,
+    MissingNodes,
+    check_target,
+    connected,
+    fitting,
+    nodes_of,
+    share_bytes,
+)
 from penstock.errors import BudgetExceeded, MissingExtra, UsageError
 
 GIB = 2**30
@@ -55,6 +64,20 @@ def test_a_task_that_no_node_holds_is_refused_with_the_numbers() -> None:
     assert (refused.value.size, refused.value.limit) == (9 * GIB, 8 * GIB)
     with pytest.raises(BudgetExceeded, match="no node is alive"):
         fitting([], 1, GIB)
+
+
+def test_a_task_whose_only_node_was_lost_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = MissingNodes()
+    assert missing.look([SMALL, LARGE], 1, [GIB, 3 * GIB]) is None
+    assert missing.look([SMALL], 1, [GIB, 3 * GIB]) == (
+        "no node of the cluster can hold a task of 3 GiB any more: waiting for one"
+    )
+    assert missing.look([SMALL], 1, [GIB, 3 * GIB]) is None
+    assert missing.look([SMALL, LARGE], 1, [3 * GIB]) is None
+    monkeypatch.setattr(cluster, "NODE_WAIT_S", 0.0)
+    assert missing.look([], 1, [GIB]) is not None
+    with pytest.raises(BudgetExceeded, match="no node is alive"):
+        missing.look([], 1, [GIB])
 
 
 def test_nodes_that_are_dead_do_not_count() -> None:

@@ -13,9 +13,10 @@ from penstock._src.cli.display import Lines
 from penstock._src.conversion.commit.groups import Group
 from penstock._src.conversion.commit.writing import InputProgress
 from penstock._src.conversion.inputs.input import InputRef
-from penstock._src.conversion.shards import ray_run
+from penstock._src.conversion.shards import cluster, ray_run
 from penstock._src.conversion.shards.nodes import NodeTable
 from penstock._src.conversion.shards.write import GroupResult
+from penstock.errors import BudgetExceeded
 
 MIB = 2**20
 
@@ -60,3 +61,18 @@ def test_a_group_that_takes_long_is_named_once_in_the_report() -> None:
     run._taken_s = [50.0, 60.0, 70.0]
     assert run._slow_lines(now_s) == run._slow_lines(now_s) == ["slow: run_1.bag on b: 400 s, others took 60 s"]
     assert notes == ["run_1.bag on b takes more than 180 s"]
+
+
+def test_a_task_that_no_node_can_hold_any_more_is_named_and_then_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    job = SimpleNamespace(note=notes.append)
+    ray = SimpleNamespace(remote=lambda task: task, nodes=list)
+    run = ray_run._RayRun(ray, job, None, 1, None, [])  # type: ignore[arg-type]
+    run._running = {1: ray_run._Attempt(Group(0, 0, 1, 1), "a", 128 * MIB)}
+    monkeypatch.setattr(ray_run, "_NODES_EVERY_S", 0.0)
+    run._submit()
+    run._submit()
+    assert notes == ["no node of the cluster can hold a task of 224 MiB any more: waiting for one"]
+    monkeypatch.setattr(cluster, "NODE_WAIT_S", 0.0)
+    with pytest.raises(BudgetExceeded, match="no node is alive"):
+        run._submit()

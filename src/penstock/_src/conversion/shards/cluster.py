@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from penstock._src.system import units
 from penstock.errors import BudgetExceeded, MissingExtra, PenstockError, UsageError
 
 WORKER_BYTES = 96 * 2**20  # a Ray worker before it does anything
+NODE_WAIT_S = 300.0  # for a node in place of one that was lost
 _OBJECT_STORE_BYTES = 100 * 2**20  # answers are small
 _CLIENT = "ray://"
 
@@ -97,6 +99,27 @@ def fitting(nodes: list[ClusterNode], cpus: int, memory_bytes: int) -> list[Clus
         limit=largest,
         hint="give a smaller --memory or --jobs (both are those of one task), or larger nodes",
     )
+
+
+class MissingNodes:
+    """Whether tasks wait for a node that no longer is there. Another one may come: some clusters replace nodes."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+
+    def look(self, nodes: list[ClusterNode], cpus: int, tasks_bytes: Iterable[int]) -> str | None:
+        """What to say where that begins; an error with the numbers once it lasts. `tasks_bytes`: of all under way."""
+        largest = max((each for each in tasks_bytes if not any(node.slots(cpus, each) for node in nodes)), default=0)
+        if not largest:
+            self._since_s = None
+            return None
+        now_s = time.monotonic()
+        if self._since_s is None:
+            self._since_s = now_s
+            return f"no node of the cluster can hold a task of {units.format_bytes(largest)} any more: waiting for one"
+        if now_s - self._since_s >= NODE_WAIT_S:
+            fitting(nodes, cpus, largest)
+        return None
 
 
 def share_bytes(nodes: list[ClusterNode], cpus: int) -> int:

@@ -17,7 +17,15 @@ from penstock._src.conversion.commit.groups import Group
 from penstock._src.conversion.commit.output import Mode
 from penstock._src.conversion.commit.resume import already_whole
 from penstock._src.conversion.shards.choose_storage import shard_storage_of
-from penstock._src.conversion.shards.cluster import WORKER_BYTES, ClusterNode, connected, fitting, nodes_of, share_bytes
+from penstock._src.conversion.shards.cluster import (
+    WORKER_BYTES,
+    ClusterNode,
+    MissingNodes,
+    connected,
+    fitting,
+    nodes_of,
+    share_bytes,
+)
 from penstock._src.conversion.shards.nodes import NodeTable
 from penstock._src.conversion.shards.plan import ShardPlan, agree, job_of, read_plan
 from penstock._src.conversion.shards.ray_task import run_group
@@ -130,7 +138,7 @@ class _RayRun:
         self._done: dict[int, PenstockError | None] = {}
         self._states: dict[int, _GroupState] = {}
         self._running: dict[Any, _Attempt] = {}
-        self._table = NodeTable()
+        self._missing, self._table = MissingNodes(), NodeTable()
         self._taken_s: list[float] = []  # what groups took, for those that take long
         self._slow: set[int] = set()
         self._looked_s = self._shown_s = self._nodes_s = time.monotonic()
@@ -213,6 +221,9 @@ class _RayRun:
         now_s = time.monotonic()
         if now_s - self._nodes_s >= _NODES_EVERY_S:
             self._nodes_s, self._nodes = now_s, nodes_of(self._ray)
+            tasks_bytes = [attempt.budget_bytes + WORKER_BYTES for attempt in self._running.values()]
+            if (text := self._missing.look(self._nodes, self._cpus, tasks_bytes)) is not None:
+                self._job.note(text)
         while self._waiting and len(self._running) < max(2, 2 * self._slots()):
             self._start(self._waiting.popleft())
 

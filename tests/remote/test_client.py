@@ -29,7 +29,7 @@ from penstock.errors import (
     RemoteMissing,
     RemoteTaken,
 )
-from tests.remote.server import CUT, LOST, RangeServer, Request
+from tests.remote.server import CUT, LOST, Answer, RangeServer, Request
 
 DATA = bytes(range(256)) * 200
 
@@ -329,6 +329,16 @@ def test_what_is_not_there_is_a_missing_file(server: RangeServer) -> None:
         client.head(key)
     assert isinstance(caught.value, FileNotFoundError) and caught.value.url == "s3://b/nothing"
     assert clients.split_url(caught.value.url)[1] == "nothing"
+
+
+def test_a_server_without_ranges_is_named(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `python -m http.server` answers."""
+    server.put("b", "x", DATA)
+    server.access_key = None
+    modified = {"last-modified": "Thu, 01 Jan 1970 00:00:00 GMT"}
+    monkeypatch.setattr(server, "_get", lambda *_: Answer(200, DATA, modified))
+    with pytest.raises(RemoteError, match=r"/b/x: the server gives whole files only"):
+        open_source(f"{server.url}/b/x")
 
 
 def test_ten_thousand_requests_with_one_failure_in_a_hundred(server: RangeServer) -> None:

@@ -45,6 +45,12 @@ def remote_error(error: BaseException, url: str, *, is_signed: bool = True) -> R
         return _denied(url, scheme, code, is_signed)
     if status == 412 or kind in ("PreconditionError", "NotModifiedError"):
         return changed(url)
+    if kind == "NotSupportedError":
+        return RemoteError(
+            f"{url}: the server gives whole files only, and penstock reads parts of them",
+            url=url,
+            hint="copy it to a local disk, or serve it by a web server that knows ranges (nginx, Apache)",
+        )
     return _transport_error(text, url, status, code)
 
 

@@ -362,3 +362,18 @@ def test_the_command_line_shares_and_commits(
     assert main(["commit", out, "--json"]) == 0
     assert contents(Path(out)) == contents(whole)
     assert main([*words, "--shard", "1/2", "--on", "ray"]) == 2
+
+
+def test_a_shard_of_a_complete_data_set_is_resumed_as_on_one_machine(
+    sources: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    words = ["convert", *map(str, sources[:2]), out, "task=fold", "split_episodes=true", "fps=30", "--shard", "0/1"]
+    assert main([*words, "--resume"]) == main(["commit", out]) == 0
+    assert main(words) == 1 and main([*words, "--append"]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main([*words, "--resume"]) == main([*words, "--append", "--resume"]) == 0
+    assert "is complete already: nothing to do" in capsys.readouterr().err
+    words[1:3] = [str(sources[2])]
+    assert main([*words, "--resume"]) == 1
+    assert "was made with other inputs" in capsys.readouterr().err

@@ -168,8 +168,9 @@ def _shard(
         keep_going=args.keep_going,
         progress=shown,
     )
+    command = _without_shard(sys.argv[1:])
     report = convert_shard(
-        job, args.shard, append=args.append, overwrite=args.overwrite, command=_without_shard(sys.argv[1:])
+        job, args.shard, append=args.append, overwrite=args.overwrite, command=command, resume=args.resume
     )
     if args.json:
         print_json(report.to_json())

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock._src.conversion.commit.groups import Group, owners
+from penstock._src.conversion.commit.resume import already_whole
 from penstock._src.conversion.report import MovedBytes
 from penstock._src.conversion.shards.choose_storage import shard_storage_of
 from penstock._src.conversion.shards.plan import ShardPlan, agree, check_unchanged
@@ -16,7 +17,7 @@ from penstock._src.conversion.shards.shard_storage import new_attempt
 from penstock._src.conversion.shards.write import GroupRequest, GroupResult, write_group
 from penstock._src.system import memory as process_memory
 from penstock._src.system import units
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import OutputExists, PenstockError, UsageError
 
 if TYPE_CHECKING:
     from penstock._src.conversion.job import Job
@@ -60,8 +61,19 @@ def parse_shard(text: str) -> tuple[int, int]:
     return number, of
 
 
-def convert_shard(job: Job, shard: str, *, append: bool, overwrite: bool, command: str) -> ShardReport:
-    """Convert what this shard has to, and is not there yet."""
+def convert_shard(
+    job: Job, shard: str, *, append: bool, overwrite: bool, command: str, resume: bool = False
+) -> ShardReport:
+    """Convert what this shard has to, and is not there yet; with `resume`, a set that has all of it is no error."""
+    try:
+        return _convert_shard(job, shard, append=append, overwrite=overwrite, command=command)
+    except (OutputExists, UsageError):
+        if not resume or (whole := already_whole(job, "append or resume" if append else "resume")) is None:
+            raise
+        return ShardReport(shard, 0, 0, 0, 0, 0, dict(whole.failed), 0, 0.0, 0, 0, job.budget.limit_bytes)
+
+
+def _convert_shard(job: Job, shard: str, *, append: bool, overwrite: bool, command: str) -> ShardReport:
     number, of = parse_shard(shard)
     storage = shard_storage_of(job.out)
     began_s = time.perf_counter()

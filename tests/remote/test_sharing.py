@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +156,22 @@ def test_a_task_that_was_killed_is_done_again(
     commit(URL)
     assert local_names(objects()) == whole
     assert staged() == []
+
+
+def test_ctrl_c_does_not_wait_for_files_that_are_sent(
+    server: RangeServer, sources: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_slow(place: Any, name: str, path: Path, is_ended: Callable[[], bool]) -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        while not is_ended():
+            time.sleep(0.01)
+        raise InterruptedError
+
+    monkeypatch.setattr(upload, "send", is_slow)
+    monkeypatch.setattr(upload, "_MOST_WAITING", 0)
+    monkeypatch.setattr("penstock._src.lerobot.write.videos.VideoFiles._is_full", lambda self, file: True)
+    with pytest.raises(Interrupted):
+        run_shard(sources[:1], URL, "0/1")
 
 
 def test_what_a_dead_task_left_on_the_disk_goes_with_the_next_one(server: RangeServer) -> None:

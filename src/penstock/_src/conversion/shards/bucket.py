@@ -74,8 +74,8 @@ class BucketAttempt(Attempt):
         with contextlib.suppress(OSError):
             self._storage.tasks_directory.rmdir()
 
-    def follow(self, writer: DataSetWriter) -> None:
-        self._uploads.follow(writer, lambda: False)
+    def follow(self, writer: DataSetWriter, is_stopped: Callable[[], bool]) -> None:
+        self._uploads.follow(writer, is_stopped)
 
     def check(self) -> None:
         self._uploads.check()

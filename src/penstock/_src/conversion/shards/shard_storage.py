@@ -42,8 +42,8 @@ class Attempt:
     root: Path
     upload_bytes = 0  # of memory that bringing files elsewhere takes
 
-    def follow(self, writer: DataSetWriter) -> None:
-        """Take what a writer finishes."""
+    def follow(self, writer: DataSetWriter, is_stopped: Callable[[], bool]) -> None:
+        """Take what a writer finishes; `is_stopped`: nobody waits for it any more."""
 
     def check(self) -> None:
         """Raise what went wrong meanwhile; RemoteTaken where another attempt wrote other bytes under our names."""

@@ -222,7 +222,7 @@ class _GroupWriter:
             )
             for video in cast(LeRobotSink, self.writer.sink).videos.values():
                 video.first_file = self._first_file
-            self._attempt.follow(self.writer)
+            self._attempt.follow(self.writer, lambda: self.stop.is_requested)
         return self.writer
 
     def finish(self) -> None:

@@ -76,3 +76,22 @@ def test_a_task_that_no_node_can_hold_any_more_is_named_and_then_refused(monkeyp
     monkeypatch.setattr(cluster, "NODE_WAIT_S", 0.0)
     with pytest.raises(BudgetExceeded, match="no node is alive"):
         run._submit()
+
+
+def test_what_a_task_raised_is_named_when_it_is_given_up() -> None:
+    class TaskError(Exception):
+        cause = OSError(28, "No space left on device")
+
+    entries = [InputProgress(InputRef("recording", "run_0.bag"), 1)]
+    job = SimpleNamespace(inputs=SimpleNamespace(entries=entries), note=lambda text: None, keep_going=False)
+    nothing = SimpleNamespace(is_published=lambda *_: False, read_progress=lambda names: [None],
+                              discard=lambda name: None, end_progress=lambda name: None)  # fmt: skip
+    exceptions = SimpleNamespace(TaskCancelledError=KeyError, OutOfMemoryError=KeyError)
+    ray = SimpleNamespace(remote=lambda task: task, exceptions=exceptions)
+    run = ray_run._RayRun(ray, job, nothing, 1, None, [])  # type: ignore[arg-type]
+    run._states[0] = ray_run._GroupState(MIB)
+    for _ in range(4):
+        run._lost(ray_run._Attempt(Group(0, 0, 1, 1), "a", MIB), TaskError("ray::penstock 0() (pid=1)\n…"))
+    error = run._done[0]
+    assert error is not None
+    assert error.message == "run_0.bag: its task was lost 4 times, last: [Errno 28] No space left on device"

@@ -315,7 +315,8 @@ class _RayRun:
             return
         state = self._states[group.number]
         state.losses[number] += 1
-        cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raised = getattr(error, "cause", None) or error  # what the task raised; Ray's own text begins with a process
+        cause = str(raised).strip().splitlines()[0] if str(raised).strip() else type(raised).__name__
         if state.losses[number] < _MOST_LOSSES:
             self._job.note(f"{path}: its task was lost ({type(error).__name__}): done again")
             self._waiting.appendleft(group)

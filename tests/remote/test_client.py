@@ -13,7 +13,7 @@ from functools import partial
 
 import pytest
 
-from penstock._src.system.files import open_source
+from penstock._src.system.files import open_source, refresh
 from penstock._src.system.files.remote import client as clients
 from penstock._src.system.files.remote import credentials
 from penstock._src.system.files.remote.client import client_of, split_url
@@ -331,6 +331,24 @@ def test_what_is_not_there_is_a_missing_file(server: RangeServer) -> None:
     assert clients.split_url(caught.value.url)[1] == "nothing"
 
 
+def test_a_file_without_etag_is_read_anew_when_it_is_opened_again(
+    server: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, server.access_key = server._get, None
+
+    def without_etag(bucket: str, key: str, request: Request) -> Answer:
+        answer = before(bucket, key, request)
+        del answer.headers["etag"]
+        return answer
+
+    monkeypatch.setattr(server, "_get", without_etag)
+    for hour, data in enumerate((b"old " * 20_000, b"new " * 20_000)):
+        server.put("b", "x", data).modified_s = 3600.0 * hour
+        refresh(f"{server.url}/b/x")
+        with open_source(f"{server.url}/b/x") as source:
+            assert source.read(0, 8) == data[:8] and source.read(79_990, 8) == data[79_990:79_998]
+
+
 def test_a_server_without_ranges_is_named(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `python -m http.server` answers."""
     server.put("b", "x", DATA)
@@ -375,7 +393,6 @@ def test_expired_credentials_are_named(server: RangeServer) -> None:
 
 
 def test_what_was_asked_for_ahead_and_forgotten_is_dropped(server: RangeServer) -> None:
-    from penstock._src.system.files import open_source
     from penstock._src.system.files.remote.prefetch import prefetcher
 
     server.put("b", "big", bytes(4 << 20))

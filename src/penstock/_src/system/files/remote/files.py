@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from penstock._src.system.files.remote.client import ObjectInfo, client_of, split_url
 from penstock._src.system.files.remote.held import TAIL_BYTES, held
 from penstock._src.system.files.remote.requests import pool
-from penstock._src.system.files.remote.source import RemoteSource, identity_from
+from penstock._src.system.files.remote.source import RemoteSource, identity_from, version_of
 from penstock._src.system.files.source import Identity, ReadErrors
 from penstock.errors import RemoteDenied, RemoteError, RemoteMissing
 
@@ -66,7 +66,7 @@ class BucketFiles:
         info = self._known(url)
         if info is None:
             data, info = client.tail(key, TAIL_BYTES) if key or "?" in url else (memoryview(b""), client.head(key))
-            held.put((url, info.etag, info.size_bytes, "tail"), data)
+            held.put((*version_of(url, info), "tail"), data)
             self._learn(url, info)
         return RemoteSource(url, client, key, info, errors)
 

@@ -23,7 +23,7 @@ from penstock._src.system.files.remote.files import BucketFiles, Tree
 from penstock._src.system.files.remote.held import TAIL_BYTES, held
 from penstock._src.system.files.remote.requests import count_request, pool
 from penstock._src.system.files.remote.settings import settings
-from penstock._src.system.files.remote.source import RemoteSource, identity_from
+from penstock._src.system.files.remote.source import RemoteSource, identity_from, version_of
 from penstock._src.system.files.source import Identity, ReadErrors
 from penstock.errors import RemoteDenied, RemoteError, RemoteMissing, RemoteThrottled, RemoteUnavailable, UsageError
 
@@ -49,7 +49,7 @@ class HubFiles(BucketFiles):
     def open(self, url: str, errors: ReadErrors | None) -> HubSource:
         client, key = resolve(url)
         data, info = client.tail(key, TAIL_BYTES)
-        held.put((url, info.etag, info.size_bytes, "tail"), data)
+        held.put((*version_of(url, info), "tail"), data)
         source = HubSource(url, client, key, info, errors)
         source.listed = self._known(url) or info
         return source

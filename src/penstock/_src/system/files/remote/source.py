@@ -36,6 +36,11 @@ def identity_from(info: ObjectInfo) -> Identity:
     return Identity(info.size_bytes, info.modified_ns, zlib.crc32((info.etag or "").encode()))
 
 
+def version_of(url: str, info: ObjectInfo) -> tuple[object, ...]:
+    """What pieces of a file are held by: some web servers give no ETag."""
+    return url, info.etag or info.modified_ns, info.size_bytes
+
+
 class RemoteSource(ByteSource):
     """An object of a bucket, or a file of a web server, in the version that it had when it was opened."""
 
@@ -46,7 +51,7 @@ class RemoteSource(ByteSource):
     ) -> None:  # fmt: skip
         super().__init__(RemotePath(url), info.size_bytes, errors)
         self._client, self._key, self._info = client, key, info
-        self._version = (url, info.etag, info.size_bytes)
+        self._version = version_of(url, info)
         self._table = table_of(self._version)
 
     def identity(self) -> Identity:

@@ -15,6 +15,9 @@ import pytest
 import penstock
 from penstock._src.cli import main
 from penstock._src.conversion.bucket import publish, upload
+from penstock._src.conversion.commit import identity
+from penstock._src.conversion.find import find_inputs
+from penstock._src.conversion.settings import read_settings
 from penstock._src.conversion.shards import take, write
 from penstock._src.conversion.shards.bucket import BucketShardStorage
 from penstock._src.conversion.shards.commit import commit
@@ -336,3 +339,14 @@ def test_an_input_whose_address_begins_like_the_output_may_fail(
     else:
         report = penstock.convert(**{**local(inputs, tmp_path / "x", keep_going=True, files={}), "out": URL})
     assert list(report.failed) == [f"s3:/{denied}"] and report.exit_code == 3
+
+
+def test_many_inputs_are_looked_at_at_once(server: RangeServer, sources: list[Path]) -> None:
+    data, settings = sources[1].read_bytes(), read_settings(None, [], {})
+    for number in range(20):
+        server.put("b", f"day/run_{number}.bag", data)
+    refs = find_inputs(["s3://b/day/*.bag"])
+    server.peak_in_flight, server.latency_s = 0, 0.05
+    known, failed = identity.sources(refs, settings)
+    assert [each["path"] for each in known] == [str(each.path) for each in refs] and not failed
+    assert len(refs) == 20 and server.peak_in_flight > 4

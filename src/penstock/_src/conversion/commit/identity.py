@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from penstock._src.conversion.inputs.input import InputRef
 from penstock._src.conversion.settings import Settings, plain_settings
 from penstock._src.conversion.sink import DEFAULT_OUTPUT
 from penstock._src.system.files import RemotePath, as_path, open_source, walk
+from penstock._src.system.files.remote.requests import pool
 from penstock.errors import PenstockError, RecordingError, os_errors
 
 _LOOKED_AT_BYTES = 64 << 10  # at both ends of a file: enough to distinguish recordings
@@ -33,13 +35,21 @@ def identity(settings: Settings, sources: Sequence[Mapping[str, Any]], *, strict
 def sources(refs: Sequence[InputRef], settings: Settings) -> tuple[list[dict[str, Any]], dict[int, PenstockError]]:
     """All inputs as the journal knows them, and what is wrong with those that cannot be read, by number."""
     known, failed = [], {}
-    for number, each in enumerate(refs):
-        try:
-            known.append(_source(each, settings))
-        except PenstockError as error:  # its name is all there is to know
-            failed[number] = error
-            known.append({"kind": each.kind, "path": _absolute(each.path), "bytes": 0, "sum": "unreadable"})
+    calls = [partial(_source_or_error, each, settings) for each in refs]
+    is_remote = any(isinstance(each.path, RemotePath) for each in refs)
+    for number, found in enumerate(pool().run_all(calls) if is_remote else [call() for call in calls]):
+        if isinstance(found, PenstockError):  # its name is all there is to know
+            failed[number] = found
+            found = {"kind": refs[number].kind, "path": _absolute(refs[number].path), "bytes": 0, "sum": "unreadable"}
+        known.append(found)
     return known, failed
+
+
+def _source_or_error(ref: InputRef, settings: Settings) -> dict[str, Any] | PenstockError:
+    try:
+        return _source(ref, settings)
+    except PenstockError as error:
+        return error
 
 
 def _source(ref: InputRef, settings: Settings) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from penstock._src.system.files.remote.settings import settings
 
 T = TypeVar("T")
+_THREAD_NAME = "penstock-remote-"
 
 
 @dataclass
@@ -125,7 +126,7 @@ class RequestPool:
             with self._starting:
                 if self._threads < self.count:
                     self._threads += 1
-                    threading.Thread(target=self._work, name=f"penstock-remote-{self._threads}", daemon=True).start()
+                    threading.Thread(target=self._work, name=f"{_THREAD_NAME}{self._threads}", daemon=True).start()
         return pending
 
     def run(self, call: Callable[[], T]) -> T:
@@ -135,7 +136,12 @@ class RequestPool:
         return self.submit(call).result()
 
     def run_all(self, calls: Iterable[Callable[[], T]]) -> list[T]:
-        """Make all calls, many at once, and wait for them; the first error is raised when all have ended."""
+        """Make all calls, many at once, and wait for them; the first error is raised when all have ended.
+
+        A thread of the pool makes them by itself: if all threads waited for others, none would be left to make them.
+        """
+        if threading.current_thread().name.startswith(_THREAD_NAME):
+            return [call() for call in calls]
         futures = [self.submit(call) for call in calls]
         error: BaseException | None = None
         results: list[T] = []

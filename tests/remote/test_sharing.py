@@ -345,8 +345,10 @@ def test_many_inputs_are_looked_at_at_once(server: RangeServer, sources: list[Pa
     data, settings = sources[1].read_bytes(), read_settings(None, [], {})
     for number in range(20):
         server.put("b", f"day/run_{number}.bag", data)
+    server.latency_s = 0.05
     refs = find_inputs(["s3://b/day/*.bag"])
-    server.peak_in_flight, server.latency_s = 0, 0.05
+    assert server.peak_in_flight > 4
+    server.peak_in_flight = 0
     known, failed = identity.sources(refs, settings)
     assert [each["path"] for each in known] == [str(each.path) for each in refs] and not failed
     assert len(refs) == 20 and server.peak_in_flight > 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from penstock._src import formats, recordings
@@ -14,7 +15,8 @@ from penstock._src.formats.format import Format
 from penstock._src.formats.registry import HDF5
 from penstock._src.lerobot.layout import OLD_SUFFIX, PARTIAL_SUFFIX, SHARDS_SUFFIX
 from penstock._src.recordings.split import natural_key
-from penstock._src.system.files import as_path, matches, refresh, walk
+from penstock._src.system.files import RemotePath, as_path, matches, refresh, walk
+from penstock._src.system.files.remote.requests import pool
 from penstock.errors import NotARecording, RecordingError, StoreError, UsageError, os_errors
 
 _NOTHING = "give .bag, .db3 or .mcap files, HDF5 files, LeRobot data sets, or directories with them"
@@ -70,11 +72,18 @@ def _stores(root: Path) -> Iterable[InputRef]:
     paths = [root]
     if not root.exists() and glob.has_magic(str(root)):
         paths = sorted(matches(root), key=lambda path: natural_key(str(path)))
-    for path in paths:
-        if path.is_dir():
-            yield from _within(path)
-        elif (store_format := _store_at(path)) is not None and (store_format.is_searched or path == root):
-            yield InputRef(store_format.kind, path)
+    calls = [partial(_stores_of, path, is_named=path == root) for path in paths]
+    for found in pool().run_all(calls) if isinstance(root, RemotePath) else (call() for call in calls):
+        yield from found
+
+
+def _stores_of(path: Path, *, is_named: bool) -> list[InputRef]:
+    if path.is_dir():
+        return list(_within(path))
+    store_format = _store_at(path)
+    if store_format is None or not (store_format.is_searched or is_named):
+        return []
+    return [InputRef(store_format.kind, path)]
 
 
 def _within(directory: Path) -> Iterable[InputRef]:

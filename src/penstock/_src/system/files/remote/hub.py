@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from email.message import Message
+from functools import partial
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -27,7 +28,6 @@ from penstock._src.system.files.remote.source import RemoteSource, identity_from
 from penstock._src.system.files.source import Identity, ReadErrors
 from penstock.errors import RemoteDenied, RemoteError, RemoteMissing, RemoteThrottled, RemoteUnavailable, UsageError
 
-_MOST_PAGES = 200
 _MOST_REDIRECTS = 5
 _PAUSE_S = 0.5
 
@@ -72,10 +72,10 @@ class HubFiles(BucketFiles):
         """All files of the repository at the revision."""
         repository, revision, _ = split_hub_url(url)
         root = "/".join(url.split("/")[:5])  # hf://datasets/OWNER/NAME@REVISION
-        page = f"{endpoint()}/api/datasets/{repository}/tree/{quote(revision, safe='')}?recursive=true"
+        page: str | None = f"{endpoint()}/api/datasets/{repository}/tree/{quote(revision, safe='')}?recursive=true"
         objects: list[ObjectInfo] = []
-        for _ in range(_MOST_PAGES):
-            body, headers, _ = pool().run(lambda page=page: _ask(url, page, "GET"))  # type: ignore[misc]
+        while page is not None:
+            body, headers, _ = pool().run(partial(_ask, url, page, "GET"))
             for row in json.loads(body):
                 if row.get("type") == "file":
                     large = row.get("lfs") or {}
@@ -85,9 +85,7 @@ class HubFiles(BucketFiles):
                         )
                     )
             following = headers.get("link", "")
-            if 'rel="next"' not in following:
-                break
-            page = following.partition("<")[2].partition(">")[0]
+            page = following.partition("<")[2].partition(">")[0] if 'rel="next"' in following else None
         tree = Tree(objects)
         with self._lock:
             self._trees[root] = tree

@@ -1,6 +1,7 @@
 """`Budget`: every large buffer is reserved by name before it is made.
 
-The budget is the peak resident memory of the whole process. What does not fit is refused with the numbers.
+A number of bytes that the parts of a run share. What does not fit is refused with the numbers. `for_process` counts the
+interpreter, too. The budget of a loader is for what the loader makes.
 
     budget = Budget.for_process(parse_bytes("512MiB"))
     with budget.reserve("fetch buffer", 16 * MIB):

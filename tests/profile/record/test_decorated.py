@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import pickle
 import sys
 import threading
@@ -189,3 +190,13 @@ def test_by_the_device_too_a_stage_ends_as_often_as_it_began(device: None) -> No
         pass
     (told,) = gpu.stats()
     assert (told.count, told.min_ns, told.max_ns) == (2, 1_000_000, 3_000_000)
+
+
+def test_a_child_of_fork_has_no_stages_of_its_parent(device: None) -> None:
+    with gpu_span("over"):
+        pass
+    with gpu_span("open"):
+        child = os.fork()
+        if not child:
+            os._exit(len(vars(gpu._local)) + len(gpu.stats()))
+    assert os.waitpid(child, 0)[1] == 0

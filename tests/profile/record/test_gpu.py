@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import profile
-from penstock._src.profile.record import gpu
+from penstock._src.profile.record import gpu, machine
 from penstock.profile import gpu_span, reset, snapshot
 
 _LONG_CYCLES = 1 << 31  # of the device's clock: about a second
@@ -114,10 +114,10 @@ def test_a_reset_forgets_what_is_over_and_keeps_what_is_under_way() -> None:
 
 def test_autocast_around_a_stage_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = cuda()
-    monkeypatch.setattr(gpu, "_used", set())
+    monkeypatch.delitem(machine._machine, "autocast", raising=False)
     with gpu_span("plain"):
         pass
-    assert "autocast" not in gpu._used
+    assert "autocast" not in snapshot().machine
     with torch.autocast("cuda", torch.bfloat16), gpu_span("mixed"):
         pass
     assert snapshot().machine["autocast"]

@@ -111,6 +111,15 @@ _stages = _Stages()
 _local = threading.local()  # what is open in a thread, the innermost last
 
 
+def _begin_anew() -> None:
+    # A child of fork cannot ask the device about its parent's events.
+    global _stages, _local
+    _stages, _local = _Stages(), threading.local()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
 def _recorded(cuda: Any) -> Any:
     event = cuda.Event(enable_timing=True)
     event.record()

@@ -56,7 +56,7 @@ class LoadOption:
 
     @property
     def fill_text(self) -> str:
-        return "–" if not self.fill_s else format_duration_ns(int(self.fill_s * 1e9))
+        return "–" if not self.fill_s else format_duration_ns(self.fill_s * 1e9)
 
     @property
     def name(self) -> str:

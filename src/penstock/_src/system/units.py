@@ -120,9 +120,9 @@ def parse_duration_ns(value: str | int | float) -> int:
     return sign * int(total.to_integral_value())
 
 
-def format_duration_ns(duration_ns: int) -> str:
+def format_duration_ns(duration_ns: float) -> str:
     """For people: "850 ns", "4.0 ms", "33.1 s", "5 min 40 s", "2 h 5 min"."""
-    sign, ns = ("-", -int(duration_ns)) if duration_ns < 0 else ("", int(duration_ns))
+    sign, ns = "-" if duration_ns < 0 else "", round(abs(duration_ns))
     if ns < 1_000:
         return f"{sign}{ns} ns"
     for factor, name, below in ((1_000, "µs", 999_500), (1_000_000, "ms", 999_500_000), (10**9, "s", 59_950_000_000)):

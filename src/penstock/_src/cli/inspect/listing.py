@@ -100,7 +100,7 @@ def _recording(path: Path) -> dict[str, Any]:
 def _line(entry: dict[str, Any]) -> str:
     words = [units.format_size(entry["bytes"]), entry["kind"]]
     if "topics" in entry:
-        words += [count(entry["topics"], "topics"), units.format_duration_ns(int(entry["seconds"] * 1e9))]
+        words += [count(entry["topics"], "topics"), units.format_duration_ns(entry["seconds"] * 1e9)]
     else:
         words += [count(entry["episodes"], "episodes"), count(entry["rows"], "rows")]
         words += [f"{entry['fps']:g} fps"] if entry["fps"] else []

@@ -25,7 +25,7 @@ from penstock._src.load.memory_split import LIBRARIES_BYTES, TABLE_SHARE
 from penstock._src.load.sampling.window import Sampling
 from penstock._src.load.views.choose_views import attach_views, held_bytes
 from penstock._src.load.views.view import View
-from penstock._src.profile.record.steps import is_in_sample
+from penstock._src.profile.record.steps import this_thread
 from penstock._src.stores.store import Store
 from penstock._src.system.budget import Budget, Reservation
 from penstock.errors import UsageError
@@ -126,7 +126,7 @@ class SampleFetcher:
         numbers = np.asarray(samples, np.int64).reshape(-1)
         self._source.numbers.fill()
         job = BatchJob(len(numbers), self.arrays(len(numbers)) if out is None else out, {})
-        job.is_counted, job.sums.hand_out_ns = not is_in_sample(), hand_out_ns
+        job.is_counted, job.sums.hand_out_ns = not this_thread.samples, hand_out_ns
         part = BatchPart(self._source, np.arange(len(numbers), dtype=np.int64), numbers)
         begin_job(job, [part], self._workers())
         try:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from penstock._src.load import settings
 from penstock._src.load.engine.thread_pool import FORGOTTEN_S, start_thread
 from penstock._src.profile.record.spans import gauge
-from penstock._src.profile.record.steps import LoaderPass, work_ahead
+from penstock._src.profile.record.steps import LoaderPass, this_thread
 from penstock.errors import BudgetExceeded, UsageError
 
 _LOOK_S = 0.05  # how often it is tried whether batches were dropped
@@ -39,7 +39,7 @@ class _Shared:
 
     def run(self) -> None:
         """The thread: keep the queue full until stopped; an error ends it and stays."""
-        work_ahead()
+        this_thread.is_ahead = True
         try:
             while self._wait_for_room():
                 batch = self._sampled()

@@ -28,7 +28,7 @@ from penstock._src.load.replay.async_buffer import AsyncSampleBuffer
 from penstock._src.load.replay.batches import ReplayBatches
 from penstock._src.load.replay.file import ReplayFile, load_file, load_text, moments
 from penstock._src.load.replay.options import ReplayOutput, paths_for, replay_request, seed_for
-from penstock._src.profile.record.steps import LoaderPass, is_ahead
+from penstock._src.profile.record.steps import LoaderPass, this_thread
 from penstock._src.stores.hdf5.guard import is_guard_fork
 from penstock._src.system.budget import Budget
 from penstock._src.system.memory import rss_bytes
@@ -244,7 +244,7 @@ class MultimodalReplayBuffer:
 
         Images are uint8 (B, channels, height, width), others float32 (B, n); torch tensors where torch is installed.
         """
-        if is_ahead():
+        if this_thread.is_ahead:
             return self._sample(batch_size)
         start_ns = self._feeding.ask()
         batch = self._sample(batch_size)

@@ -170,7 +170,7 @@ class MemorySampler:
             marks = "".join(_BARS[_eighths(size / top * height - (row - 1))] for size in columns)
             text = format_bytes(top) if row == height else "0 B" if row == 1 else ""
             lines.append(f"{text:>{label}} │{marks}")
-        took = format_duration_ns(int(samples[-1].seconds * 1e9))
+        took = format_duration_ns(samples[-1].seconds * 1e9)
         return "\n".join([*lines, f"{'':>{label}} └{'─' * len(columns)}", f"{'':>{label}}  0 … {took}"])
 
     def save_svg(self, path: str | os.PathLike[str]) -> None:

@@ -36,7 +36,7 @@ def draw(samples: Sequence[MemorySample], peaks: MemoryPeaks) -> str:
         _curve(samples, x, y, lambda each: each.tree_bytes, "#1f6feb"),
         _curve(samples, x, y, lambda each: each.own_bytes, "#888888"),
         f'<text x="{_LEFT}" y="{base}">0</text>',
-        f'<text x="{_WIDTH - _RIGHT}" y="{base}" text-anchor="end">{format_duration_ns(int(end * 1e9))}</text>',
+        f'<text x="{_WIDTH - _RIGHT}" y="{base}" text-anchor="end">{format_duration_ns(end * 1e9)}</text>',
         "</svg>",
     ]
     return "\n".join(lines) + "\n"

@@ -57,7 +57,7 @@ class Board:
 
     def claim(self) -> tuple[int, mmap.mmap]:
         """A page for the calling thread: (buffer, its memory); buffer -1 where all are taken."""
-        with _claiming:
+        with _lock:
             fcntl.lockf(self.fd, fcntl.LOCK_EX)
             try:
                 number = self._choose()
@@ -111,7 +111,7 @@ def _entry_at(number: int) -> int:
 
 
 _board: Board | None = None
-_claiming, _making = threading.Lock(), threading.Lock()
+_lock = threading.Lock()
 
 
 def current_board() -> Board | None:
@@ -122,7 +122,7 @@ def current_board() -> Board | None:
 def open_board() -> Board:
     """The board of this run: the one that this process has, that of the process that started it, or a new one."""
     global _board
-    with _making:
+    with _lock:
         if _board is None:
             _board = _join(_address()) or _create()
             # Through this process, not through the first one: that may end before its children start.
@@ -157,10 +157,10 @@ def _join(address: str) -> Board | None:
         return None
 
 
-def _fresh_locks() -> None:
-    # Another thread of the parent may have held them at the fork.
-    global _claiming, _making
-    _claiming, _making = threading.Lock(), threading.Lock()
+def _fresh_lock() -> None:
+    # Another thread of the parent may have held it at the fork.
+    global _lock
+    _lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_fresh_locks)
+os.register_at_fork(after_in_child=_fresh_lock)

@@ -111,13 +111,13 @@ _stages = _Stages()
 _local = threading.local()  # what is open in a thread, the innermost last
 
 
-def _begin_anew() -> None:
+def _in_child() -> None:
     # A child of fork cannot ask the device about its parent's events.
     global _stages, _local
     _stages, _local = _Stages(), threading.local()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_in_child)
 
 
 def _recorded(cuda: Any) -> Any:
@@ -198,7 +198,7 @@ def lost() -> int:
     return _stages.lost
 
 
-def reset() -> None:
-    """Forget stages that are over."""
+def begin_anew() -> None:
+    """The record was reset: stages that are over are forgotten."""
     _stages.read(MOST_WAITING)
     _stages.clear()

@@ -7,14 +7,11 @@ import time
 from collections import Counter, deque
 from pathlib import Path
 
-from penstock._src.profile.record import gpu, spans
+from penstock._src.profile.record import gpu, registry, spans, steps
 from penstock._src.profile.record import layout as at
 from penstock._src.profile.record.board import current_board
 from penstock._src.profile.record.machine import machine
 from penstock._src.profile.record.reader import merge_gauges, read_buffers
-from penstock._src.profile.record.registry import begin_anew, loader_infos
-from penstock._src.profile.record.spans import whole_number
-from penstock._src.profile.record.steps import steps
 from penstock._src.profile.stats import Snapshot, between, sums
 
 
@@ -23,7 +20,7 @@ def snapshot(*, events: bool = True) -> Snapshot:
 
     Without `events` (the last calls of every thread, one by one) it takes a third of the time.
     """
-    board, training = current_board(), steps()
+    board, training = current_board(), steps.steps()
     buffers = [] if board is None else read_buffers(board, events=events)
     now_ns = time.perf_counter_ns()
     reset_ns = now_ns if board is None else board.reset_ns
@@ -48,7 +45,7 @@ def snapshot(*, events: bool = True) -> Snapshot:
         memory=training.memory.points,
         gpu=gpu.stats(),
         machine=machine(),
-        loaders=tuple(loader_infos()),
+        loaders=tuple(registry.loader_infos()),
         events=(
             *(buffer.thread for buffer in buffers if buffer.thread.events),
             *(gpu.events() if events else ()),
@@ -69,10 +66,8 @@ def reset() -> None:
     board = current_board()
     if board is not None:
         board.reset(time.perf_counter_ns())
-    with steps().lock:
-        steps().clear()
-    gpu.reset()
-    begin_anew()
+    for part in (steps, gpu, registry):
+        part.begin_anew()
 
 
 def save(path: str | os.PathLike[str]) -> Path:
@@ -80,9 +75,7 @@ def save(path: str | os.PathLike[str]) -> Path:
     return snapshot().save(path)
 
 
-def load(path: str | os.PathLike[str]) -> Snapshot:
-    """The snapshot that `save` wrote."""
-    return Snapshot.load(path)
+load = Snapshot.load
 
 
 # Epochs
@@ -96,8 +89,8 @@ def mark_epoch(number: int | None = None) -> None:
     """An epoch ends here (numbered on from 0 unless `number` says otherwise)."""
     if spans.is_enabled():
         now_ns = time.perf_counter_ns()
-        given = None if number is None else whole_number(number, "mark_epoch(number)")
-        epoch = steps().mark_epoch(given, now_ns)
+        given = None if number is None else spans.whole_number(number, "mark_epoch(number)")
+        epoch = steps.steps().mark_epoch(given, now_ns)
         _ends.append((epoch, sums(snapshot(events=False))))
 
 

@@ -34,8 +34,6 @@ MAX_POINTS, MAX_EPOCHS, MAX_LOOPS = 4096, 4096, 32
 
 
 def _mean(points: Sequence[StepPoint]) -> StepPoint:
-    if len(points) == 1:
-        return points[0]
     duration_ns = round(sum(each.duration_ns for each in points) / len(points))
     wait_ns = round(sum(each.wait_ns for each in points) / len(points))
     return StepPoint(points[0].step, points[0].start_ns, duration_ns, wait_ns)
@@ -115,11 +113,7 @@ class Steps:
     """What marks, waits and passes of this process add up to, and its memory at their ends."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.clear()
-
-    def clear(self) -> None:
-        """Begin anew; what is under way is forgotten."""
+        self._lock = threading.Lock()
         self.memory = MemorySeries()
         self._is_marking = self._has_waits = False
         self._marked = LoopSteps()
@@ -137,12 +131,12 @@ class Steps:
 
     def begin_pass(self, each: LoaderPass) -> None:
         """A pass begins; one before it over the same data may have been left in its midst."""
-        with self.lock:
+        with self._lock:
             self._loop(each).begin(None)
 
     def add_pass_wait(self, each: LoaderPass, start_ns: int, wait_ns: int) -> None:
         """The loop of a pass waited for a batch."""
-        with self.lock:
+        with self._lock:
             loop = self._loop(each)
             loop.thread = threading.get_ident()
             loop.add_wait(start_ns, wait_ns)
@@ -150,7 +144,7 @@ class Steps:
 
     def use_batch(self, each: LoaderPass, now_ns: int, cpu_ns: int) -> None:
         """The loop of a pass asks for the next batch: its step ends."""
-        with self.lock:
+        with self._lock:
             loop = self._loop(each)
             loop.add_batch(each.loader, cpu_ns)
             loop.end_step(None, now_ns)
@@ -161,7 +155,7 @@ class Steps:
     def end_pass(self, each: LoaderPass) -> None:
         """A pass is over, and with it the steps of this thread that are under way; of marked ones only such as have no
         batch yet, or in which there was a validation."""
-        with self.lock:
+        with self._lock:
             thread = threading.get_ident()
             for loop in self._loops.values():
                 if loop.thread == thread:
@@ -173,7 +167,7 @@ class Steps:
 
     def add_wait(self, start_ns: int, duration_ns: int) -> None:
         """The training loop waited for data; where steps are marked, only in the thread that marks them."""
-        with self.lock:
+        with self._lock:
             self._has_waits = True
             if self._epoch_start_ns is None:
                 self._epoch_start_ns = start_ns
@@ -185,7 +179,7 @@ class Steps:
 
     def mark_step(self, number: int | None, now_ns: int) -> None:
         """A step ends, as the user's code says."""
-        with self.lock:
+        with self._lock:
             if self._marked.thread != threading.get_ident():
                 self._marked.thread = threading.get_ident()
                 self._marked.begin(None)
@@ -197,7 +191,7 @@ class Steps:
 
     def mark_epoch(self, number: int | None, now_ns: int) -> int:
         """An epoch ends; returns its number."""
-        with self.lock:
+        with self._lock:
             epoch = self._next_epoch if number is None else number
             start_ns = now_ns if self._epoch_start_ns is None else self._epoch_start_ns
             training = self._training()
@@ -211,7 +205,7 @@ class Steps:
 
     def shift(self, spent_ns: int) -> None:
         """So much time was spent just now on what belongs to no step."""
-        with self.lock:
+        with self._lock:
             for loop in (self._marked, *self._loops.values()):
                 loop.shift(spent_ns)
             if self._epoch_start_ns is not None:
@@ -221,17 +215,17 @@ class Steps:
 
     def stats(self) -> StepStats:
         """All steps so far."""
-        with self.lock:
+        with self._lock:
             return self._training().stats()
 
     def epochs(self) -> tuple[EpochStats, ...]:
         """The epochs that have ended."""
-        with self.lock:
+        with self._lock:
             return tuple(self._epochs)
 
     def batches_of(self, loader: int) -> int:
         """That training steps took of a loader, by its `id`."""
-        with self.lock:
+        with self._lock:
             return self._training().batches[loader]
 
     def _training(self) -> LoopSteps:
@@ -276,67 +270,54 @@ def data_wait() -> Iterator[None]:
         _steps.add_wait(start_ns, perf_counter_ns() - start_ns)
 
 
-def _begin_anew() -> None:
-    # A worker has no steps of its own, and another thread may have held the lock at the fork.
+def begin_anew() -> None:
+    """The record was reset: what is under way is forgotten, too."""
     global _steps
     _steps = Steps()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=begin_anew)  # a worker has no steps of its own
 
 
 # A loop over a loader
 
 
-class _LocalStepState(threading.local):
+class _ThisThread(threading.local):
     """What the calling thread is doing."""
 
     is_ahead = False
+    """It prepares batches for the loop: what it waits for is no data wait."""
     samples = 0
+    """That are counted and that it is inside of: what it asks for is a part of them."""
 
 
-_local = _LocalStepState()
-
-
-def work_ahead() -> None:
-    """The calling thread prepares batches for the loop: what it waits for is no data wait."""
-    _local.is_ahead = True
-
-
-def is_ahead() -> bool:
-    """Whether the calling thread prepares batches for the loop."""
-    return _local.is_ahead
+this_thread = _ThisThread()
 
 
 @contextmanager
 def counted_sample() -> Iterator[None]:
     """What the calling thread does inside is a sample that is counted."""
-    _local.samples += 1
+    this_thread.samples += 1
     try:
         yield
     finally:
-        _local.samples -= 1
-
-
-def is_in_sample() -> bool:
-    """Whether the calling thread is inside a sample that is counted: what it asks for is a part of that one."""
-    return _local.samples > 0
+        this_thread.samples -= 1
 
 
 class LoaderPass:
     """One loop over a loader."""
 
-    def __init__(self, loader: object = None) -> None:
+    def __init__(self, loader: object) -> None:
         self.loader = id(loader)
         self._data = id(getattr(loader, "dataset", loader))
-        self.key = (self._data, True)
-        """What tells its loop from others: the data set, and whether gradients are wanted."""
+        self.has_gradients = True
         self._is_under_way = False
         self._cpu_from_ns = 0
 
     @property
-    def has_gradients(self) -> bool:
-        return self.key[1]
+    def key(self) -> tuple[int, bool]:
+        """What tells its loop from others."""
+        return self._data, self.has_gradients
 
     def ask(self) -> int:
         """The loop asks for a batch: the step before it is over."""
@@ -349,7 +330,7 @@ class LoaderPass:
             steps().use_batch(self, start_ns, max(0, thread_time_ns() - self._cpu_from_ns))
         else:
             is_grad = getattr(sys.modules.get("torch"), "is_grad_enabled", None)  # it may be just being imported
-            self.key = (self._data, is_grad is None or bool(is_grad()))
+            self.has_gradients = is_grad is None or bool(is_grad())
             steps().begin_pass(self)
         return start_ns
 

@@ -111,7 +111,7 @@ def live_line(snapshot: Snapshot, recent: Snapshot) -> str:
     busiest = max((row for row in stage_rows(recent) if not row.is_wait), key=lambda row: row.self_ns, default=None)
     parts = [text for text, _ in _headline(snapshot, recent)]
     if busiest is not None:
-        mean, p95 = format_duration_ns(round(busiest.mean_ns)), format_duration_ns(busiest.p95_ns)
+        mean, p95 = format_duration_ns(busiest.mean_ns), format_duration_ns(busiest.p95_ns)
         parts.append(f"most time in {plain(busiest.label)}: {mean} (p95 {p95})")
     return "penstock: " + " · ".join(parts)
 
@@ -134,7 +134,7 @@ def live_table(snapshot: Snapshot, recent: Snapshot, height: int = 40) -> Any:
         rate = row.count / recent.duration_ns * 1e9 if recent.duration_ns > 0 else 0.0
         cells = (
             plain(row.label),
-            format_duration_ns(round(row.mean_ns)),
+            format_duration_ns(row.mean_ns),
             format_duration_ns(row.p95_ns),
             f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}",
             "" if row.share is None else f"{_bar(row.share)} {100 * row.share:5.1f} %",
@@ -153,7 +153,7 @@ def _headline(snapshot: Snapshot, recent: Snapshot) -> list[tuple[str, str]]:
     if snapshot.epochs:
         parts.append((f"epoch {snapshot.epochs[-1].epoch} done", ""))
     if steps.total_ns:
-        parts.append((f"{format_duration_ns(round(steps.mean_ns))} per step", ""))
+        parts.append((f"{format_duration_ns(steps.mean_ns)} per step", ""))
         style = "bold yellow" if steps.wait_share > HIGH_WAIT else "green"
         parts.append((f"data wait {100 * steps.wait_share:.1f} %", style))
     if snapshot.memory:

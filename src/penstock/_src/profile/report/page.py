@@ -91,7 +91,7 @@ def _verdict(verdict: Any) -> str:
 def _figures(snapshot: Snapshot) -> str:
     steps, cards = snapshot.steps, ""
     if steps.total_ns:
-        of_step = f"{format_duration_ns(round(steps.wait_mean_ns))} of {format_duration_ns(round(steps.mean_ns))}"
+        of_step = f"{format_duration_ns(steps.wait_mean_ns)} of {format_duration_ns(steps.mean_ns)}"
         cards += _figure(
             "Data wait", f"{100 * steps.wait_share:.1f} % of the step", of_step, steps.wait_share > HIGH_WAIT
         )
@@ -128,7 +128,7 @@ def _table(snapshot: Snapshot) -> str:
         where = tag("small", html(row.where)) if row.where else ""
         body += "<tr>" + tag("td", tag("i", style=stages[row.name].paint) + html(row.name) + where)
         times = [row.total_ns, row.self_ns, row.mean_ns, row.p50_ns, row.p95_ns, row.p99_ns, row.max_ns]
-        cells = [(format_duration_ns(round(ns)), str(round(ns))) for ns in times]
+        cells = [(format_duration_ns(ns), str(round(ns))) for ns in times]
         cells.insert(2, (f"{row.count:,}", str(row.count)))
         cells.append(("–" if row.share is None else f"{100 * row.share:.1f} %", f"{row.share or 0:.6f}"))
         body += "".join(tag("td", text, data_value=value) for text, value in cells) + "</tr>"

@@ -259,7 +259,7 @@ def stages_section(snapshot: Snapshot) -> str:
 
 def _stage_bar(row: StageRow, stage: StageStyle, longest_ns: int) -> str:
     """One row of the stages: total behind, self time before it; the table has all its numbers."""
-    total, mean = format_duration_ns(row.total_ns), format_duration_ns(round(row.mean_ns))
+    total, mean = format_duration_ns(row.total_ns), format_duration_ns(row.mean_ns)
     share = "" if row.share is None else f"\n{100 * row.share:.1f} % of the time of all steps"
     fills = ""
     for kind, ns in (("total", row.total_ns), ("self" + " wait" * stage.waits, row.self_ns)):
@@ -294,7 +294,7 @@ def wait_section(snapshot: Snapshot) -> str:
     highest = [max(point.duration_ns for point in each) for each in bins]
     top = _cut_top(highest)
     tips = [
-        f"step {each[0].step:,}\nstep {format_duration_ns(round(step))}\ndata wait {format_duration_ns(round(wait))}"
+        f"step {each[0].step:,}\nstep {format_duration_ns(step)}\ndata wait {format_duration_ns(wait)}"
         f" ({100 * wait / max(step, 1):.0f} %)" + (f"\nslowest {format_duration_ns(most)}" if len(each) > 1 else "")
         for each, step, wait, most in zip(bins, steps_ns, waits_ns, highest, strict=True)
     ]
@@ -306,7 +306,7 @@ def wait_section(snapshot: Snapshot) -> str:
     ticks = [(0.0, f"step {numbers[0]}"), (0.5, numbers[1]), (1.0, numbers[2])][: 1 + 2 * (len(points) > 1)]
     drawn = _chart(
         title, range(0, len(points), len(bins[0])), curves, tips=tips, ticks=ticks, top=top, unit=_unit_of(top)[0],
-        y_text=lambda ns: format_duration_ns(round(ns)).replace(".0 ", " "),
+        y_text=lambda ns: format_duration_ns(ns).replace(".0 ", " "),
     )  # fmt: skip
     if above := [point for point in points if point.duration_ns > top]:
         worst = max(above, key=lambda point: point.duration_ns)
@@ -335,7 +335,7 @@ def memory_section(snapshot: Snapshot) -> str:
         curves.append(Curve([limit] * len(bins), "limit", f"{format_bytes(limit)} granted"))
         most = max(limit, most)
     ticks = [
-        (part, format_duration_ns(round(length_ns * part)) if part else "0")
+        (part, format_duration_ns(length_ns * part) if part else "0")
         for part in ((0.0, 0.5, 1.0) if length_ns else (0.0,))
     ]
     drawn = _chart(

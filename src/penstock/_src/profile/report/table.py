@@ -137,7 +137,7 @@ def _below(snapshot: Snapshot, rows: list[StageRow], lang: Language) -> list[str
     if not steps.total_ns:
         lines.append(_text("no steps", lang))
     else:
-        step, waited = format_duration_ns(round(steps.mean_ns)), format_duration_ns(round(steps.wait_mean_ns))
+        step, waited = format_duration_ns(steps.mean_ns), format_duration_ns(steps.wait_mean_ns)
         lines.append(_text("wait", lang, share=f"{100 * steps.wait_share:.1f} %", wait=waited, step=step))
         if (cost := loader_cost(snapshot)) is not None:
             times = {"alone": f"{cost.alone_ms:.1f} ms", "beside": f"{cost.beside_ms:.1f} ms"}

@@ -123,7 +123,6 @@ _MESSAGES: dict[str, tuple[str, str]] = {
         "{why}: nothing was measured on the data, so some changes have no number",
         "{why}: 没有在数据上测量，因此有些改变没有数字",
     ),
-    "not asked": ("calibrate=False", "calibrate=False"),
     "not at hand": ("the loader is not at hand", "加载器不在这里"),
     "data is gone": ("the data is not there (looked for {paths})", "数据不在原处（查找过 {paths}）"),
     "nothing tried": ("nothing was tried: {why}", "未作尝试: {why}"),

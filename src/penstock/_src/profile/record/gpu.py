@@ -1,8 +1,5 @@
 """`gpu_span(name)`: how long the device works on a stage, by CUDA events that are read later, never waited for.
 
-    with gpu_span("20_train_forward_pass"):
-        loss = policy(batch)
-
 A host's clock around the same lines sees kernels being launched, not done. Where CUDA is not in use, the host works
 itself and its clock is right: the stage is an ordinary span then.
 """

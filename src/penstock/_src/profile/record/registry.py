@@ -1,8 +1,5 @@
 """What a verdict is about: whatever feeds the training step makes itself known here, can be measured and varied.
 
-    register(loader)                 # penstock.Loader and profile.attach do it
-    registered()                     # those that still live, the oldest first
-
 A tunable yields batches and has `describe() -> LoaderInfo`, `variant(**options)` (the same batches in the same order,
 with some options changed) and `close()`; one that can measure on some fifty rows has `calibrate(access_paths, threads)
 -> dict[str, AccessPath]`.

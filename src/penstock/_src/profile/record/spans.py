@@ -1,9 +1,5 @@
 """`span`, `count`, `gauge`: where the time goes. Nested, per thread, without locks; on the board when the `with` ends.
 
-    with span("03b_image_decode"): ...
-    @span("read")                        # or @span alone: the function's name
-    log_timing("upload", seconds)        # a duration that was measured elsewhere
-
 A span ends in the thread in which it began, and with the span around it at the latest. Across a `yield` other code runs
 inside it and its time is counted in it.
 """
@@ -24,7 +20,6 @@ from typing import Any, TypeVar, cast, overload
 from penstock._src.profile.record import layout as at
 from penstock._src.profile.record.board import JOIN, VARIABLE, open_board
 from penstock._src.profile.record.buffer import ThreadBuffer, pack_event
-from penstock._src.profile.record.layout import CALLS_BITS, CALLS_MASK, PACKED
 from penstock.errors import UsageError
 
 SWITCH = "PENSTOCK_PROFILE"
@@ -190,15 +185,15 @@ def record_calls(
     buffer.node = here
     if inside:
         here.child_ns += duration_ns
-    packed = min(max(child_ns, 0), duration_ns) << CALLS_BITS | min(calls, CALLS_MASK)
-    buffer.write(number, perf_counter_ns() - duration_ns, duration_ns, PACKED | packed)
+    packed = min(max(child_ns, 0), duration_ns) << at.CALLS_BITS | min(calls, at.CALLS_MASK)
+    buffer.write(number, perf_counter_ns() - duration_ns, duration_ns, at.PACKED | packed)
 
 
 def show(name: str, start_ns: int, duration_ns: int) -> None:
     """Show a stretch of the calling thread in the timeline; it counts nowhere, for `record_calls` does that."""
     if _is_enabled:
         buffer = own_buffer()
-        buffer.write(buffer.child(name).number, start_ns, duration_ns, PACKED)
+        buffer.write(buffer.child(name).number, start_ns, duration_ns, at.PACKED)
 
 
 # On and off

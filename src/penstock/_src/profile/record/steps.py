@@ -1,10 +1,5 @@
 """Steps, epochs and data waits of the process that trains.
 
-    for batch in loader:        # a loader tells its passes (`LoaderPass`); else `with data_wait():` around next(...)
-        ...
-        mark_step()             # only where a step is not one batch
-    mark_epoch()
-
 Where the code calls `mark_step()`, the marks are the steps. Otherwise a step reaches from one batch to the next of a
 loader, and the training is the loader whose steps took longest in all, of those with gradients enabled if there are
 any; loaders of one data set are one, with gradients and without apart. What lies between two passes belongs to no step,

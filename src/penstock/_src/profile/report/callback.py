@@ -1,7 +1,4 @@
-"""A snapshot as a flat dict of floats, for wandb.log, TensorBoard's add_scalar or a line of JSON.
-
-wandb.log(penstock.profile.callback(), step=step)
-"""
+"""A snapshot as a flat dict of floats, for wandb.log, TensorBoard's add_scalar or a line of JSON."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The live view: stages of the last seconds in a terminal (rich), one line now and then where there is none.
-
-with penstock.profile.live():
-    train()
-"""
+"""The live view: stages of the last seconds in a terminal (rich), one line now and then where there is none."""
 
 from __future__ import annotations
 
@@ -24,17 +20,17 @@ _NAME_COLUMNS = 40
 _AROUND = 7  # lines of the table that are no stage
 
 
-def live(*, line_every_s: float = 10.0, stream: IO[str] | None = None, terminal: bool | None = None) -> LiveView:
-    """`with profile.live(): train()` shows the stages of the last seconds in the terminal."""
-    return LiveView(line_every_s, sys.stderr if stream is None else stream, terminal)
-
-
 class LiveView:
-    """A thread that reads the board and shows it; whatever goes wrong ends the view and not the training."""
+    """`with profile.live(): train()` shows the stages of the last seconds in the terminal.
 
-    def __init__(self, line_every_s: float, stream: IO[str], terminal: bool | None) -> None:
-        self._stream = stream
-        self._is_terminal = stream.isatty() if terminal is None else terminal
+    A thread reads the board and shows it. Whatever goes wrong ends the view and not the training.
+    """
+
+    def __init__(
+        self, *, line_every_s: float = 10.0, stream: IO[str] | None = None, terminal: bool | None = None
+    ) -> None:
+        self._stream = stream or sys.stderr
+        self._is_terminal = self._stream.isatty() if terminal is None else terminal
         self._every_s = 1.0 if self._is_terminal else line_every_s
         # Lines speak of the time since the last line, the table of the last ten seconds.
         self._seen: deque[Snapshot] = deque(maxlen=_RECENT if self._is_terminal else 1)
@@ -83,6 +79,9 @@ class LiveView:
             self._table.update(live_table(snapshot, recent, self._table.console.size.height), refresh=True)
         else:
             print(live_line(snapshot, recent), file=self._stream, flush=True)
+
+
+live = LiveView
 
 
 # A worker that is forked while a table is drawn would hold rich's locks for ever, and prints to the real streams.

@@ -1,8 +1,5 @@
 """`attach(dataloader)`: an ordinary torch DataLoader tells its data wait, and its workers what they spend time on.
 
-    loader = penstock.profile.attach(DataLoader(dataset, batch_size=64, num_workers=4))
-    for batch in loader: ...                      # as before
-
 The loader stays the object that it was, and so do its data set and its collate_fn for everybody who looks at them:
 what is timed are wrappers that only the workers' fetching sees.
 """

@@ -14,15 +14,7 @@ from typing import Any
 from penstock._src.profile.messages import message, ms_text
 from penstock._src.profile.record.registry import AccessPath
 from penstock._src.profile.stats import ImageInfo
-from penstock._src.profile.verdict.model import (
-    DECODE,
-    KEPT_FREE,
-    READS,
-    WORTH,
-    Fix,
-    FixInputs,
-    PassStarts,
-)
+from penstock._src.profile.verdict.model import DECODE, KEPT_FREE, READS, WORTH, Fix, FixInputs
 from penstock._src.system.units import format_bytes
 
 _VIEW_OVERHEAD = 1.001  # flags and headers
@@ -45,22 +37,20 @@ def bandwidth_of(access_paths: Mapping[str, AccessPath], threads: int) -> float 
 
 def fixes_for(case: FixInputs) -> tuple[Fix, ...]:
     """All that apply, the best first; those that alter the training last."""
-    # The model is of the steady state: with these, passes begin as before.
-    steady: tuple[Callable[[FixInputs], Fix | None], ...] = (
-        _threads, _filling, _view_in_ram, _view_on_disk, _scaled, _gpu_decode, _storage, _batch, _amp,
-        _decode_once,
-    )  # fmt: skip
-    found = [_with_starts(fix, case.starts) for maker in steady if (fix := maker(case)) is not None]
+    steady: tuple[Callable[[FixInputs], Fix | None], ...] = (_batch, _amp)
+    if case.is_input_bound:
+        steady = (_threads, _filling, _view_in_ram, _view_on_disk, _scaled, _gpu_decode, _storage, _decode_once)
+    found = [_with_starts(fix, case) for maker in steady if (fix := maker(case)) is not None]
     found += [fix for maker in (_workers, _persistent) if (fix := maker(case)) is not None]
     limit = case.step_ms * (1 - WORTH)
     worth = [fix for fix in found if fix.predicted_step_ms is None or fix.per_batch_ms <= limit]
     return tuple(sorted(worth, key=lambda fix: (fix.alters_training, fix.per_batch_ms, _trouble(fix))))
 
 
-def _with_starts(fix: Fix, starts: PassStarts) -> Fix:
-    if fix.predicted_step_ms is None:
-        return fix
-    return replace(fix, predicted_step_ms=fix.predicted_step_ms + starts.per_step_ms * fix.batch_factor)
+def _with_starts(fix: Fix, case: FixInputs) -> Fix:
+    """The model is of the steady state: with such a change, passes begin as before."""
+    ms = fix.predicted_step_ms
+    return replace(fix, predicted_step_ms=None if ms is None else ms + case.starts.per_step_ms * fix.batch_factor)
 
 
 def best_of(fixes: Sequence[Fix], step_ms: float) -> Fix | None:
@@ -83,10 +73,9 @@ def _trouble(fix: Fix) -> int:
 
 def _decode_once(case: FixInputs) -> Fix | None:
     """For a data set of the user's own: what helps against decoding is known, though nothing of it can be measured."""
-    is_slow = case.is_input_bound and case.now.batch_ms > case.now.compute_ms
-    if case.loader.workers is None or not is_slow or not case.stages or case.stages[0].name != DECODE:
-        return None
-    return Fix("decode once", {}, None, message("decode once"))
+    is_slow = case.loader.workers is not None and case.now.batch_ms > case.now.compute_ms
+    is_decode = bool(case.stages) and case.stages[0].name == DECODE
+    return Fix("decode once", {}, None, message("decode once")) if is_slow and is_decode else None
 
 
 # Views
@@ -126,14 +115,11 @@ def _filling(case: FixInputs) -> Fix | None:
     """A view that is being filled answers for more in the next epoch, and nothing has to be done."""
     images = _viewable(case)
     views = [each.view for each in images if each.view is not None]
-    if not case.is_input_bound or not views or len(views) < len(images):
-        return None
-    places = sum(view.capacity for view in views)
+    places, filled = sum(view.capacity for view in views), sum(view.filled for view in views)
     share = places / max(sum(each.rows for each in images), 1)
-    path = case.access_paths.get(views[0].where)
-    if share <= case.hit_share + 0.02:
+    if not views or len(views) < len(images) or share <= case.hit_share + 0.02:
         return None
-    filled = sum(view.filled for view in views)
+    path = case.access_paths.get(views[0].where)
     state = message("view is filled") if filled >= places else message("view is being filled", filled=filled)
     why = message("filling", places=places, state=state, share=share)
     return Fix("wait for the view", {}, _with_hits(case, path, share), why, needs_filling=True)
@@ -141,7 +127,7 @@ def _filling(case: FixInputs) -> Fix | None:
 
 def _view_in_ram(case: FixInputs) -> Fix | None:
     images, path = _viewable(case), case.access_paths.get("ram")
-    if not case.is_input_bound or not images:
+    if not images:
         return None
     needed, left = _needed_bytes(images), case.loader.memory_left_bytes or 0
     change: dict[str, Any] = {"view": "ram"}
@@ -155,8 +141,7 @@ def _view_in_ram(case: FixInputs) -> Fix | None:
         else:
             share = left / needed
             why += message("does not fit", left=format_bytes(left), share=share)
-    has_views = any(each.view is not None and each.view.where == "ram" for each in images)
-    if has_views and "memory" not in change:
+    if any(each.view and each.view.where == "ram" for each in images) and "memory" not in change:
         return None  # it is there already; `_filling` speaks of it
     why += message("not measured") if path is None else message("copy takes", copy=path.ms(case.now.threads))
     return Fix("view in RAM", change, _with_hits(case, path, share), why + message("fills"), needs_filling=True)
@@ -164,7 +149,7 @@ def _view_in_ram(case: FixInputs) -> Fix | None:
 
 def _view_on_disk(case: FixInputs) -> Fix | None:
     images, path = _viewable(case), case.access_paths.get("disk")
-    if not case.is_input_bound or not images or any(each.view for each in images):
+    if not images or any(each.view for each in images):
         return None
     needed, free = _needed_bytes(images), case.loader.cache_free_bytes
     if free is None or needed > free * (1 - KEPT_FREE):
@@ -181,8 +166,7 @@ def _view_on_disk(case: FixInputs) -> Fix | None:
 
 
 def _scaled(case: FixInputs) -> Fix | None:
-    able = [each for each in case.loader.images if each.can_scale]
-    if not case.is_input_bound or not able:
+    if not any(each.can_scale for each in case.loader.images):
         return None
     scaled, exact, read = (case.access_paths.get(name) for name in ("scaled", "now", "read"))
     if scaled is None or exact is None:
@@ -190,23 +174,18 @@ def _scaled(case: FixInputs) -> Fix | None:
     reading = read.cpu_ms if read is not None else 0.0
     # Of CPU time: decoding waits for nothing, and neighbours on the machine do not change it.
     ratio = max(scaled.cpu_ms - reading, 1e-6) / max(exact.cpu_ms - reading, 1e-6)
-    saved = case.stage_ms(DECODE) * (1 - ratio)
-    now = case.now
-    cpu = max(now.cpu_ms - saved, 0.0)
-    changed = replace(now, service_ms=max(now.service_ms - saved, 0.0), cpu_ms=cpu)
+    now, saved = case.now, case.stage_ms(DECODE) * (1 - ratio)
+    changed = replace(now, service_ms=max(now.service_ms - saved, 0.0), cpu_ms=max(now.cpu_ms - saved, 0.0))
     why = message("scaled", ratio=ratio, images=scaled.images)
     return Fix("scaled decode", {"exact": False}, changed.step_ms, why)
 
 
 def _gpu_decode(case: FixInputs) -> Fix | None:
-    jpegs = [each for each in case.loader.images if each.is_jpeg and not each.on_device]
-    if not case.is_input_bound or not jpegs or not case.loader.cuda:
+    loader, path = case.loader, case.access_paths.get("gpu")
+    has_jpegs = any(each.is_jpeg and not each.on_device for each in loader.images)
+    if not has_jpegs or not loader.cuda or loader.resize not in (None, "linear"):  # the device knows no other
         return None
-    if (case.loader.resize or "linear") != "linear":
-        return None  # the device knows no other
-    path = case.access_paths.get("gpu")
-    device = case.loader.device if case.loader.device not in (None, "cpu") else "cuda"
-    change = {"device": device, "gpu_decode": True, "view": "off"}
+    change = {"device": "cuda" if loader.device in (None, "cpu") else loader.device, "gpu_decode": True, "view": "off"}
     if path is None:
         return Fix("decode on the GPU", change, None, message("nvjpeg not measured"))
     now = case.now
@@ -220,15 +199,12 @@ def _gpu_decode(case: FixInputs) -> Fix | None:
 
 
 def _storage(case: FixInputs) -> Fix | None:
-    reading = case.stage_ms(*READS)
-    now = case.now
-    if not case.is_input_bound or not reading or reading < 0.5 * case.image_ms or not now.read_bytes:
+    now, reading = case.now, case.stage_ms(*READS)
+    if not reading or reading < 0.5 * case.image_ms or not now.read_bytes:
         return None
-    waiting = max(now.service_ms - now.cpu_ms, 0.0)
-    changed = replace(now, service_ms=now.service_ms - waiting, bandwidth=None)
-    target = max(changed.step_ms, 1e-3)
+    changed = replace(now, service_ms=min(now.service_ms, now.cpu_ms), bandwidth=None)
     has = now.bandwidth or now.read_bytes / (case.step_ms / 1e3)
-    needed = now.read_bytes / (target / 1e3)
+    needed = now.read_bytes / (max(changed.step_ms, 1e-3) / 1e3)
     why = message("storage", has=has / 1e6, needed=needed / 1e6, batch=now.read_bytes / 1e6)
     return Fix("faster storage", {}, changed.step_ms, why)
 
@@ -238,19 +214,16 @@ def _storage(case: FixInputs) -> Fix | None:
 
 def _batch(case: FixInputs) -> Fix | None:
     """Twice the samples per step: what is fixed in a step is paid half as often. Only with the user's step replayed."""
-    cost = case.cost
-    size = case.loader.batch_size or 0
-    if case.is_input_bound or not size:
+    now, cost, size = case.now, case.cost, case.loader.batch_size
+    if not size:
         return None
     if cost is None:
         return Fix("larger batch", {}, None, message("larger batch unknown"), alters_training=True)
     if cost.fixed_ms <= 0:
         return None
-    scale = case.now.compute_ms / cost.ms(size)  # beside a working loader it takes a little longer than alone
-    compute = cost.ms(2 * size) * scale
-    now = case.now
+    scale = now.compute_ms / cost.ms(size)  # beside a working loader it takes a little longer than alone
     changed = replace(now, service_ms=2 * now.service_ms, cpu_ms=2 * now.cpu_ms, read_bytes=2 * now.read_bytes,
-                      compute_ms=compute)  # fmt: skip
+                      compute_ms=cost.ms(2 * size) * scale)  # fmt: skip
     total = 2 * size * case.loader.processes
     half = cost.sizes[0]
     why = message("larger batch", low=cost.ms(half), half=half, high=cost.ms(size), size=size, fixed=cost.fixed_ms)
@@ -258,7 +231,7 @@ def _batch(case: FixInputs) -> Fix | None:
 
 
 def _amp(case: FixInputs) -> Fix | None:
-    if case.is_input_bound or not case.on_gpu or case.autocast:
+    if not case.on_gpu or case.autocast:
         return None
     return Fix("mixed precision", {}, None, message("mixed precision"), alters_training=True)
 
@@ -276,7 +249,7 @@ _SHORT_PASS_MS = 10_000.0  # then workers had better stay, where nobody saw how 
 def _threads(case: FixInputs) -> Fix | None:
     """Of a penstock loader, by what an image was measured to take with more of them at once."""
     now, path = case.now, case.access_paths.get("now")
-    if not case.is_input_bound or not now.service_ms or case.loader.threads is None:
+    if not now.service_ms or case.loader.threads is None:
         return None
     if path is not None and case.hit_share < 1:
         return _measured_threads(case, path)

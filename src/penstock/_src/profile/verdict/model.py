@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock._src.profile.record.histogram import PER_OCTAVE, middle_ns
+from penstock._src.profile.record.histogram import middle_ns
 from penstock._src.profile.record.layout import OTHER
 from penstock._src.profile.record.registry import AccessPath
 from penstock._src.profile.record.steps import WAIT
@@ -99,9 +99,8 @@ class LoaderModel:
 
 def step_timing_of(series: Sequence[StepPoint], count: int, total_ns: int, wait_ns: int) -> StepTiming:
     """The steady state: without the first steps, and without rare long breaks between steps."""
-    points = list(series)
-    warm = min(int(len(points) * _WARM_SHARE) + 1, _WARM_MOST) if len(points) > 3 else 0
-    points = points[warm:]
+    warm = min(int(len(series) * _WARM_SHARE) + 1, _WARM_MOST) if len(series) > 3 else 0
+    points = list(series[warm:])
     if not points:
         each = max(count, 1) * 1e6
         return StepTiming(total_ns / each, wait_ns / each, count)
@@ -124,8 +123,8 @@ def _is_loading(span: SpanStats, snapshot: Snapshot) -> bool:
     A loader copies to the device in a thread of its own: where the loop does so itself, it is a part of the step.
     """
     names = {span.name, *span.path} & LOADER_STAGES
-    if TO_DEVICE in names and any(each.name == WAIT and each.thread == span.thread for each in snapshot.spans):
-        names -= {TO_DEVICE}
+    if names == {TO_DEVICE}:
+        return not any(each.name == WAIT and each.thread == span.thread for each in snapshot.spans)
     return bool(names)
 
 
@@ -157,15 +156,13 @@ def _steady(span: SpanStats) -> SpanStats:
     usual = sum(calls for _, calls in kept)
     if not kept or not 0 < count - usual <= max(1, _RARE * count):
         return span
-    part = sum(2.0 ** ((bucket + 0.5) / PER_OCTAVE) * calls for bucket, calls in kept) / usual * count
-    part /= max(span.total_ns, 1)
+    part = sum(middle_ns(bucket) * calls for bucket, calls in kept) / usual * count / max(span.total_ns, 1)
     return replace(span, total_ns=round(span.total_ns * part), self_ns=round(span.self_ns * part))
 
 
 def _summed(spans: Sequence[SpanStats], per: float) -> tuple[StageTime, ...]:
-    per = max(per, 1e-9)
     stages = [
-        StageTime(name, sum(each.self_ns for each in alike) / per / 1e6)
+        StageTime(name, sum(each.self_ns for each in alike) / max(per, 1e-9) / 1e6)
         for name, alike in grouped(spans, lambda each: each.name).items()
     ]
     return tuple(sorted(stages, key=lambda stage: (-stage.ms, stage.name)))

@@ -104,13 +104,9 @@ def _variant(loader: Any, change: Mapping[str, Any]) -> Iterator[Any]:
 
 def _pass(loader: Any, most: int | None) -> Iterator[Any]:
     """The batches of an epoch; where only `most` are wanted, always the same ones."""
-    begin = getattr(loader, "set_epoch", None)
-    if most is not None and begin is not None:
-        begin(0)
-    for number, batch in enumerate(loader):
-        yield batch
-        if most is not None and number + 1 >= most:
-            return
+    if most is not None and hasattr(loader, "set_epoch"):
+        loader.set_epoch(0)
+    return itertools.islice(loader, most)
 
 
 def _windows(loader: Any, step: Step, seconds: float, windows: int, most: int | None, whole: bool) -> list[float]:
@@ -167,7 +163,7 @@ def batch_cost(loader: Any, step: Step, size: int, processes: int = 1) -> BatchC
         low = _replayed_ms(loader, {"batch_size": half * processes}, step) if half else None
         high = _replayed_ms(loader, {}, step)
     except UsageError:  # a loader whose batches have no size
-        return None
+        low = high = None
     if low is None or high is None:
         return None
     per_sample = (high - low) / (size - half)
@@ -193,11 +189,13 @@ def _replayed_ms(loader: Any, change: Mapping[str, Any], step: Step) -> float | 
 def preserved_rng_state() -> Iterator[None]:
     """Afterwards the generators that everybody shares (Python's, numpy's, torch's) stand where they stood: a trial
     must not change what is trained."""
-    numpy = getattr(sys.modules.get("numpy"), "random", None)
+    import numpy as np
+
     torch: Any = sys.modules.get("torch")
-    kept: list[tuple[Callable[[Any], Any], Any]] = [(random.setstate, random.getstate())]
-    if numpy is not None:
-        kept.append((numpy.set_state, numpy.get_state()))
+    kept: list[tuple[Callable[[Any], Any], Any]] = [
+        (random.setstate, random.getstate()),
+        (np.random.set_state, np.random.get_state()),
+    ]
     if hasattr(torch, "get_rng_state"):  # it may be just being imported
         kept.append((torch.set_rng_state, torch.get_rng_state()))
         if torch.cuda.is_initialized():

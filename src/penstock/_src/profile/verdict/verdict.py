@@ -1,8 +1,5 @@
 """`verdict()`: input-bound or compute-bound, by which stage, and what each change would give; checked where asked.
 
-    print(profile.verdict())                 # one sentence, and the changes that apply
-    profile.verdict(check=True)              # runs the best change for a short window: predicted against measured
-
 What is measured and tried for it is no part of the run's own record.
 """
 
@@ -98,11 +95,9 @@ class Verdict:
     def to_dict(self) -> dict[str, Any]:
         """JSON-safe."""
         cost, trial = self.cost, self.trial
+        names = ("bound", "stage", "stage_share", "sentence", "step_ms", "wait_ms", "notes")
         told = {
-            **{
-                name: getattr(self, name)
-                for name in ("bound", "stage", "stage_share", "sentence", "step_ms", "wait_ms")
-            },
+            **{name: getattr(self, name) for name in names},
             "steps": self.timing.steps,
             "compute_ms": self.timing.compute_ms,
             "step_alone_ms": cost and cost.alone_ms,
@@ -113,10 +108,8 @@ class Verdict:
             "best": self.best and self.best.name,
             "calibration": self.access_paths,
             "trial": trial and {**vars(trial), "fix": trial.fix.name, "error": trial.error},
-            "notes": self.notes,
         }
-        plain: dict[str, Any] = encode(told)
-        return plain
+        return {name: encode(each) for name, each in told.items()}
 
 
 def verdict(
@@ -165,16 +158,16 @@ def _judged(
         except (PenstockError, OSError, MemoryError) as error:
             notes.append(message("measuring failed", error=str(error)))
     elif info.images:
-        notes.append(message("unmeasured", why=_absence(info) if tunable is None else message("not asked")))
+        notes.append(message("unmeasured", why=_absence(info) if tunable is None else "calibrate=False"))
     case, timing = case_of(snapshot, info, paths)
-    if step is not None and not case.is_input_bound and tunable is not None and info.batch_size:
+    if step is not None and tunable is not None and info.batch_size and not case.is_input_bound:
         case = replace(case, cost=batch_cost(tunable, step, info.batch_size, info.processes))
     if case.is_input_bound and (remote := _remote_note(snapshot)) is not None:
         notes.insert(0, remote)
     fixes = fixes_for(case)
     best = best_of(fixes, timing.step_ms)
     trial, note = _checked(tunable, best, case, step, seconds) if check else (None, None)
-    notes += [] if note is None else [note]
+    notes += [note] if note else []
     stage, share = _stage(case, timing, snapshot)
     cost = loader_cost(snapshot)
     bound = "input" if case.is_input_bound else "compute"
@@ -225,8 +218,8 @@ def _live(snapshot: Snapshot) -> Any:
 
 def _as_recorded(info: LoaderInfo, snapshot: Snapshot) -> LoaderInfo:
     """What a loader said of itself in the run: one that is made again from a file has handed out nothing."""
-    recorded = [each for each in snapshot.loaders if info.text and each.text == info.text and not each.ended]
-    return recorded[0] if recorded else info
+    alike = (each for each in snapshot.loaders if info.text and each.text == info.text and not each.ended)
+    return next(alike, info)
 
 
 def missing_data(info: LoaderInfo) -> list[str]:
@@ -352,7 +345,7 @@ def case_of(
 
 def _counted_ms(snapshot: Snapshot, name: str, loader: LoaderInfo) -> float:
     """What a batch of this loader took, where that was counted apart from others."""
-    counted_ns = snapshot.counters.get(own_counter(name, loader.number), 0) if loader.number else 0
+    counted_ns = snapshot.counters.get(own_counter(name, loader.number or 0), 0)
     return counted_ns / 1e6 / max(loader.batches_handed or 0, 1)
 
 
@@ -396,8 +389,5 @@ def _batches(snapshot: Snapshot, loader: LoaderInfo) -> float:
 def _cpu_ms(service_ms: float, stages: Sequence[StageTime], access_paths: Mapping[str, AccessPath]) -> float:
     reading = sum(stage.ms for stage in stages if stage.name in READS)
     read = access_paths.get("read")
-    if read is None:
-        return service_ms - reading
-    first = min(read.ms_by_threads)
-    waits = max(0.0, 1 - read.cpu_ms / max(read.ms(first), 1e-9))
+    waits = 1.0 if read is None else max(0.0, 1 - read.cpu_ms / max(read.ms(0), 1e-9))
     return service_ms - waits * reading

@@ -55,26 +55,22 @@ class Board:
         self.words[at.B_LOST_THREADS] = 0
         self.words[at.B_RESET_NS] = now_ns
 
-    def claim(self) -> tuple[int, mmap.mmap]:
-        """A page for the calling thread: (buffer, its memory); buffer -1 where all are taken."""
+    def claim(self) -> tuple[mmap.mmap, int]:
+        """A page for the calling thread, and which word says that the thread has ended; 0 where all are taken."""
         with _lock:
             fcntl.lockf(self.fd, fcntl.LOCK_EX)
             try:
                 number = self._choose()
                 if number < 0:
                     self.words[at.B_LOST_THREADS] += 1
-                    return -1, mmap.mmap(-1, at.PAGE_BYTES)
+                    return mmap.mmap(-1, at.PAGE_BYTES), 0
                 end = at.BUFFERS_AT + (number + 1) * at.PAGE_BYTES
                 if os.fstat(self.fd).st_size < end:
                     os.ftruncate(self.fd, end)
                 self._sign(number)
             finally:
                 fcntl.lockf(self.fd, fcntl.LOCK_UN)
-        return number, mmap.mmap(self.fd, at.PAGE_BYTES, offset=end - at.PAGE_BYTES)
-
-    def ended_at(self, number: int) -> int:
-        """Which word says that the thread of a buffer has ended."""
-        return _entry_at(number) // at.WORD
+        return mmap.mmap(self.fd, at.PAGE_BYTES, offset=end - at.PAGE_BYTES), _entry_at(number) // at.WORD
 
     def entries(self) -> list[Entry]:
         """All buffers that were ever claimed."""

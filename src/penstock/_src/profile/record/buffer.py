@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 pack_event = Struct("QQQQ").pack_into  # unsigned: a sixth faster
-_TAG_STEP = 1 << at.TAG_BITS
-_NODE_MASK = _TAG_STEP - 1
 _WORD_MASK = (1 << 64) - 1
 _RING_END = at.RING_AT + at.N_EVENTS * at.EVENT_BYTES
 _FOLD_BYTES = at.FOLD_EVERY * at.EVENT_BYTES
@@ -50,17 +48,17 @@ class ThreadBuffer:
     """What one thread records into; claimed at its first span, given on when the thread ends."""
 
     __slots__ = (
-        "_board", "_ended_at", "_levels", "_numbers", "_pid", "board_words", "doubles", "folded", "limit", "node",
-        "number", "offset", "page", "tag", "words",
+        "_ended_at", "_levels", "_numbers", "_pid", "board_words", "doubles", "folded", "limit", "node", "offset",
+        "page", "tag", "words",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._pid, self.number = os.getpid(), -1
-        self._board = board = open_board()
-        number, self.page = board.claim()
+        self._pid, self._ended_at = os.getpid(), 0
+        board = open_board()
+        self.page, ended_at = board.claim()
         page = memoryview(self.page)
         self.words, self.doubles, self.board_words = page.cast("q"), page.cast("d"), board.words
-        self._ended_at, self.number = board.ended_at(number), number
+        self._ended_at = ended_at
         self.node = SpanNode("", None, at.ROOT)
         self._numbers: dict[tuple[int, str], int] = {}
         self._levels: dict[tuple[str, int], int] = {}
@@ -75,7 +73,7 @@ class ThreadBuffer:
     ) -> None:
         # As arguments: when the interpreter ends, the names of the module are gone before this. In a child of fork this
         # is the buffer of the parent's thread, which lives on.
-        if self.number >= 0 and self._pid == getpid() and self.words[nodes_at] < most_nodes:
+        if self._ended_at and self._pid == getpid() and self.words[nodes_at] < most_nodes:
             self.board_words[self._ended_at] = 1  # its page may go to another thread
 
     # Spans
@@ -123,7 +121,7 @@ class ThreadBuffer:
             self.turn()
             offset = self.offset
         self.offset = offset + at.EVENT_BYTES
-        tag = self.tag = self.tag + _TAG_STEP
+        tag = self.tag = self.tag + at.TAG_STEP
         # What took longer than the machine is up began before its clock did: a negative number, written unsigned.
         pack_event(self.page, offset, start_ns & _WORD_MASK, duration_ns, child_ns, tag + number)
 
@@ -165,7 +163,7 @@ class ThreadBuffer:
         sums, ring = self._arrays()
         tags = ring[:, 3] >> at.TAG_BITS  # a place whose event was never written holds an older one
         events = ring[(tags > self.folded) & (tags <= sequence)]
-        folds, nodes, reset_ns = self.words[at.P_FOLDS], self.words[at.P_NODES], self._board.reset_ns
+        folds, nodes, reset_ns = self.words[at.P_FOLDS], self.words[at.P_NODES], self.board_words[at.B_RESET_NS]
         old, new = sums[folds & 1], sums[1 - (folds & 1)]
         used = at.SUMS_HEADER + nodes * at.ROW_WORDS  # what lies behind was never written
         if old[at.S_RESET_NS] == reset_ns:
@@ -228,7 +226,7 @@ def add_events(rows: NDArray[np.int64], events: NDArray[np.int64]) -> None:
     calls = np.where(is_packed, events[:, 2] & at.CALLS_MASK, 1)
     children = np.where(is_packed, (events[:, 2] & (at.PACKED - 1)) >> at.CALLS_BITS, events[:, 2])
     some = calls > 0
-    durations, nodes = events[some, 1], events[some, 3] & _NODE_MASK
+    durations, nodes = events[some, 1], events[some, 3] & at.NODE_MASK
     calls, children = calls[some], children[some]
     each = durations // calls
     used = np.unique(nodes)

@@ -57,6 +57,8 @@ EVENT_WORDS, EVENT_BYTES = 4, 32  # start, duration, time in children, tag
 N_EVENTS = 4096
 FOLD_EVERY = 1024  # a quarter: what a reader copies is not overwritten while it looks
 TAG_BITS = 12
+TAG_STEP = 1 << TAG_BITS
+NODE_MASK = TAG_STEP - 1
 # With its highest bit, the "time in children" is time << 20 | calls: a sum of that many calls, which no timeline shows;
 # or, with 0 calls, a stretch of time that is in no sum and only shown.
 PACKED, CALLS_BITS = 1 << 63, 20

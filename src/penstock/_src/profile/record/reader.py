@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_NODE_MASK = (1 << at.TAG_BITS) - 1
 _HEADER = Struct(f"={at.PAGE_HEADER_BYTES // at.WORD}q")
 
 
@@ -68,7 +67,7 @@ def _read_buffer(board: Board, entry: Entry, *, events: bool) -> BufferReading:
         if rows[number, at.R_COUNT]
     )
     timeline = tuple(
-        SpanEvent(names[tag & _NODE_MASK], start_ns, duration, len(paths[tag & _NODE_MASK]))
+        SpanEvent(names[tag & at.NODE_MASK], start_ns, duration, len(paths[tag & at.NODE_MASK]))
         for start_ns, duration, inner, tag in (ring.tolist() if events else ())
         if inner >= 0 or not inner & at.CALLS_MASK  # sums of many calls are no stretch of time
     )

@@ -90,8 +90,7 @@ def peak_bytes(snapshot: Snapshot) -> int:
 
 def memory_limit_bytes(snapshot: Snapshot) -> int:
     """The memory that the machine grants; 0 where the snapshot does not say."""
-    value = snapshot.machine.get("memory_bytes")
-    return int(value) if isinstance(value, (int, float)) and value > 0 else 0
+    return int(snapshot.machine.get("memory_bytes") or 0)
 
 
 def where_text(seen: set[tuple[int, str]], main_process: int) -> str:

@@ -36,7 +36,7 @@ def export_html(
 
 def render_page(snapshot: Snapshot, *, verdict: object = None, title: str | None = None) -> str:
     """The text of the page."""
-    script, style = _asset("page.js"), _asset("page.css")
+    script, style = (Path(__file__).with_name(each).read_text(encoding="utf-8") for each in ("page.js", "page.css"))
     name = html(title or "Where the time went")
     body = _header(snapshot, name) + _verdict(verdict) + _figures(snapshot)
     body += charts.step_section(snapshot) + charts.stages_section(snapshot)
@@ -49,10 +49,6 @@ def render_page(snapshot: Snapshot, *, verdict: object = None, title: str | None
         f"<footer>Made by penstock. Times of nested stages hold their children, self times do not.</footer>\n"
         f"</main>\n<script>{script}</script>\n</body>\n</html>\n"
     )
-
-
-def _asset(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def _header(snapshot: Snapshot, name: str) -> str:

@@ -84,8 +84,17 @@ def _attached_class(plain: type) -> type:
             return _TimedPass(super().__iter__(), self, is_start)
 
         def _get_iterator(self) -> Any:
-            with wrapped(self.__dict__, vars(self)[_KEY].own_number()):
+            # Only while workers are made: whoever asks the loader sees what he gave it.
+            own: dict[str, Any] = self.__dict__
+            number = own[_KEY].own_number()
+            kept = {name: own[name] for name in ("dataset", "collate_fn", "worker_init_fn")}
+            own["dataset"] = _TimedSamples(kept["dataset"], number)
+            own["collate_fn"] = _TimedCollate(kept["collate_fn"], number)
+            own["worker_init_fn"] = _Start(kept["worker_init_fn"])
+            try:
                 return super()._get_iterator()
+            finally:
+                own.update(kept)
 
         def __reduce_ex__(self, protocol: Any) -> Any:  # a copy is an ordinary one
             return base.__new__, (base,), {name: each for name, each in vars(self).items() if name != _KEY}
@@ -257,19 +266,6 @@ def _own_order(loader: Any) -> dict[str, Any]:
 
 
 TOTAL, FETCH, COLLATE = "00_TOTAL_getitem", "fetch", "collate"
-
-
-@contextmanager
-def wrapped(own: dict[str, Any], number: int) -> Iterator[None]:
-    """In place only while workers are made: whoever asks the loader sees what he gave it. `number`: the loader's."""
-    kept = {name: own[name] for name in ("dataset", "collate_fn", "worker_init_fn")}
-    own["dataset"] = _TimedSamples(kept["dataset"], number)
-    own["collate_fn"] = _TimedCollate(kept["collate_fn"], number)
-    own["worker_init_fn"] = _Start(kept["worker_init_fn"])
-    try:
-        yield
-    finally:
-        own.update(kept)
 
 
 @contextmanager

@@ -96,8 +96,8 @@ def _with_hits(case: FixInputs, path: AccessPath | None, share: float) -> float 
     """
     if path is None:
         return None
-    now = case.now
-    copy_ms, copy_cpu = path.ms(now.threads) * case.per_batch, path.cpu_ms * case.per_batch
+    now, per_batch = case.now, case.loader.made_per_batch or 0.0
+    copy_ms, copy_cpu = path.ms(now.threads) * per_batch, path.cpu_ms * per_batch
     missed = max(1 - case.hit_share, 1e-9)
     made = max(case.image_ms - case.hit_share * copy_ms, 0.0) / missed  # if every image had to be made
     rest = max(now.service_ms - case.image_ms, 0.0)
@@ -190,10 +190,10 @@ def _gpu_decode(case: FixInputs) -> Fix | None:
         return Fix("decode on the GPU", change, None, message("nvjpeg not measured"))
     now = case.now
     read = case.access_paths.get("read")
-    reading = (read.ms(now.threads) if read is not None else 0.0) * case.per_batch
+    reading = (read.ms(now.threads) if read is not None else 0.0) * (loader.made_per_batch or 0.0)
     rest = max(now.service_ms - case.image_ms, 0.0)
     changed = replace(now, service_ms=rest + reading, cpu_ms=rest + reading)
-    on_device = path.ms(1) * case.per_batch  # on a stream of its own, beside the step's kernels
+    on_device = path.ms(1) * (loader.made_per_batch or 0.0)  # on a stream of its own, beside the step's kernels
     step = max(changed.step_ms, on_device)
     return Fix("decode on the GPU", change, step, message("nvjpeg", ms=path.ms(1)))
 

@@ -247,8 +247,3 @@ class FixInputs:
     def image_ms(self) -> float:
         """Of the service time, all that has to do with images."""
         return self.stage_ms("03")
-
-    @property
-    def per_batch(self) -> float:
-        """Images of a batch, as they were made or copied; those asked for, where nobody counted."""
-        return self.loader.made_per_batch or self.loader.images_per_batch or 0.0

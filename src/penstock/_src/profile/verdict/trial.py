@@ -92,8 +92,6 @@ def try_fix(
 
 @contextmanager
 def _variant(loader: Any, change: Mapping[str, Any]) -> Iterator[Any]:
-    if not hasattr(loader, "variant"):
-        raise UsageError(f"{type(loader).__name__} cannot be varied", hint="it has no variant(**options)")
     made = loader.variant(**change)
     unregister(made, forget=True)  # only tried: snapshots speak of what is trained with
     try:

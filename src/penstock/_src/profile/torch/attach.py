@@ -104,11 +104,23 @@ def _attached_class(plain: type) -> type:
     return Attached
 
 
-class _TimedPass:
+class _StandIn:
+    """Times what it stands in for; everything else is answered by that itself."""
+
+    def __init__(self, plain: Any, number: int) -> None:
+        self.plain, self._number = plain, number
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "plain":
+            raise AttributeError(name)
+        return getattr(self.plain, name)
+
+
+class _TimedPass(_StandIn):
     """The iterator of a pass, whose `next` is the data wait and begins a step."""
 
-    def __init__(self, inner: Any, loader: Any, is_start: bool) -> None:
-        self._inner, self._attachment, self._is_start = inner, vars(loader)[_KEY], is_start
+    def __init__(self, plain: Any, loader: Any, is_start: bool) -> None:
+        self.plain, self._attachment, self._is_start = plain, vars(loader)[_KEY], is_start
         self._loader_pass = LoaderPass(loader)
 
     def __iter__(self) -> Iterator[Any]:
@@ -117,7 +129,7 @@ class _TimedPass:
     def __next__(self) -> Any:
         start_ns = self._loader_pass.ask()
         try:
-            found = next(self._inner)
+            found = next(self.plain)
         except BaseException:
             self._loader_pass.take(start_ns, False)
             raise
@@ -127,12 +139,7 @@ class _TimedPass:
         return found
 
     def __len__(self) -> int:
-        return len(self._inner)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_inner":
-            raise AttributeError(name)
-        return getattr(self._inner, name)
+        return len(self.plain)
 
 
 # What speaks for an attached DataLoader
@@ -299,11 +306,8 @@ def _sampled(samples: int, make: Callable[[], Any]) -> Any:
     return found
 
 
-class _TimedSamples:
-    """Stands in for the data set where samples are fetched; everything else is answered by the data set itself."""
-
-    def __init__(self, dataset: Any, number: int) -> None:
-        self.plain, self._number = dataset, number
+class _TimedSamples(_StandIn):
+    """Stands in for the data set where samples are fetched."""
 
     def __getitem__(self, index: Any) -> Any:
         with _working(self._number):
@@ -330,35 +334,24 @@ class _TimedSamples:
     def __len__(self) -> int:
         return len(self.plain)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("plain", "_number"):
-            raise AttributeError(name)
-        return getattr(self.plain, name)
 
-
-class _TimedStream:
+class _TimedStream(_StandIn):
     """Stands in for the iterator of a data set. What that raises is handed on, and does not end it."""
-
-    def __init__(self, source: Iterator[Any], number: int) -> None:
-        self._source, self._number = source, number
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
         with _working(self._number):
-            return _sampled(1, lambda: next(self._source))
+            return _sampled(1, lambda: next(self.plain))
 
 
-class _TimedCollate:
+class _TimedCollate(_StandIn):
     """Stands in for the collate_fn."""
-
-    def __init__(self, collate: Callable[[Any], Any], number: int) -> None:
-        self._plain, self._number = collate, number
 
     def __call__(self, samples: Any) -> Any:
         with _working(self._number), span(COLLATE):
-            return self._plain(samples)
+            return self.plain(samples)
 
 
 class _Start:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock import profile
+from penstock._src.profile.record import spans
 from penstock._src.profile.record import steps as steps_module
 from penstock._src.profile.record.steps import Steps, steps
 from penstock._src.profile.stats import EpochStats
@@ -32,6 +33,30 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     now = [time.perf_counter_ns()]
     monkeypatch.setattr(steps_module, "perf_counter_ns", lambda: now[0])
     return now
+
+
+def test_the_wait_for_batches_is_no_own_time_of_the_span_around_the_loop(
+    clock: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spans, "perf_counter_ns", lambda: clock[0])
+
+    class Fetching(Batches):
+        @property
+        def wait_ns(self) -> int:
+            with profile.span("fetch"):  # in the loop's own thread, 30 of the 70
+                clock[0] += 30
+            return 70
+
+        @wait_ns.setter
+        def wait_ns(self, value: int) -> None: ...
+
+    with profile.span("epoch"):
+        for _ in Fetching(clock, 5):
+            clock[0] += 10
+    told = profile.snapshot().by_name()
+    assert {name: (each.total_ns, each.self_ns) for name, each in told.items()} == {
+        "epoch": (400, 50), "data_wait": (350, 200), "fetch": (150, 150)
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("validates_first", [False, True])

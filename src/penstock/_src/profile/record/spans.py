@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast, overload
 
 from penstock._src.profile.record import layout as at
 from penstock._src.profile.record.board import JOIN, VARIABLE, open_board
-from penstock._src.profile.record.buffer import ThreadBuffer, pack_event
+from penstock._src.profile.record.buffer import SpanNode, ThreadBuffer, pack_event
 from penstock.errors import UsageError
 
 SWITCH = "PENSTOCK_PROFILE"
@@ -165,6 +165,17 @@ def record(name: str, duration_ns: int, start_ns: int | None = None) -> None:
         begin_ns = perf_counter_ns() - duration_ns if start_ns is None else start_ns
         buffer = own_buffer()
         buffer.write(buffer.child(name).number, begin_ns, duration_ns, 0)
+
+
+def record_inside(name: str, start_ns: int, duration_ns: int, around: SpanNode | None, known_ns: int) -> None:
+    """Record a call that ends now in the open span, `around`, whose children had taken `known_ns` when it began."""
+    if _is_enabled:
+        buffer = own_buffer()
+        node, inner_ns = buffer.node, 0
+        if node is around:  # else another thread has asked meanwhile, or a span ended
+            inner_ns = min(max(0, node.child_ns - known_ns), duration_ns)
+        node.child_ns += duration_ns - inner_ns
+        buffer.write(buffer.child(name).number, start_ns, duration_ns, inner_ns)
 
 
 def record_calls(

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from time import perf_counter_ns, thread_time_ns
 
 from penstock._src.profile.record import spans
+from penstock._src.profile.record.buffer import SpanNode
 from penstock._src.profile.record.histogram import Histogram, Series
 from penstock._src.profile.record.machine import MemorySeries
 from penstock._src.profile.record.spans import count, whole_number
@@ -308,6 +309,8 @@ class LoaderPass:
         self.has_gradients = True
         self._is_under_way = False
         self._cpu_from_ns = 0
+        self._around: SpanNode | None = None
+        self._known_ns = 0
 
     @property
     def key(self) -> tuple[int, bool]:
@@ -327,6 +330,8 @@ class LoaderPass:
             is_grad = getattr(sys.modules.get("torch"), "is_grad_enabled", None)  # it may be just being imported
             self.has_gradients = is_grad is None or bool(is_grad())
             steps().begin_pass(self)
+        self._around = spans.own_buffer().node
+        self._known_ns = self._around.child_ns
         return start_ns
 
     def take(self, start_ns: int, is_batch: bool) -> None:
@@ -336,7 +341,7 @@ class LoaderPass:
         if is_batch:
             self._is_under_way = True
             wait_ns = perf_counter_ns() - start_ns
-            spans.record(WAIT, wait_ns, start_ns)
+            spans.record_inside(WAIT, start_ns, wait_ns, self._around, self._known_ns)
             steps().add_pass_wait(self, start_ns, wait_ns)
             self._cpu_from_ns = thread_time_ns()
         elif self._is_under_way:

@@ -169,7 +169,7 @@ class _HostIterator:
         arrays, job.arrays = job.arrays, {}
         convert = self._convert
         batch: dict[str, Any] = arrays if convert is None else {name: convert(each) for name, each in arrays.items()}
-        record_calls(HAND_OUT, now_ns() - began_ns, job.size)
+        record_calls(HAND_OUT, now_ns() - began_ns, job.size, inside=True)
         return job, {**batch, **job.texts}
 
     def close(self) -> None:

@@ -51,7 +51,6 @@ class Board:
         return self.words[at.B_RESET_NS]
 
     def reset(self, now_ns: int) -> None:
-        """What ended before does not count any more."""
         self.words[at.B_LOST_THREADS] = 0
         self.words[at.B_RESET_NS] = now_ns
 

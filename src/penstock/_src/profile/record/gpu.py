@@ -69,6 +69,9 @@ class _Open(NamedTuple):
     asked_ns: int
     began: Any
 
+    def __exit__(self, *error: object) -> None:
+        _stages.waiting.append((self, _recorded(_cuda())))
+
 
 class _Stages:
     """Stages of this process: those under way, and what is known of those that are over."""
@@ -85,7 +88,7 @@ class _Stages:
         self.lost = 0
 
     def begin(self, cuda: Any, name: str) -> _Open | None:
-        """An event recorded now, on the current stream; None where there is no room for it."""
+        """None where there is no room for another."""
         self.read(_MOST_READ)
         if len(self.waiting) >= MOST_WAITING:
             self.lost += 1
@@ -118,6 +121,7 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def _recorded(cuda: Any) -> Any:
+    """An event of now, on the current stream."""
     event = cuda.Event(enable_timing=True)
     event.record()
     return event
@@ -158,10 +162,7 @@ class gpu_span:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         stages = vars(_local).get("stages")
-        stage = stages.pop() if stages else None
-        if isinstance(stage, _Open):
-            _stages.waiting.append((stage, _recorded(_cuda())))
-        elif stage is not None:
+        if stage := stages.pop() if stages else None:
             stage.__exit__(kind, error, trace)
 
     def __call__(self, function: _F) -> _F:

@@ -82,7 +82,6 @@ class Histogram:
         self.count = self.total_ns = self.min_ns = self.max_ns = 0
 
     def add(self, duration_ns: int) -> None:
-        """Record one duration."""
         self._counts[bucket_of(duration_ns)] += 1
         self.min_ns = min(self.min_ns, duration_ns) if self.count else duration_ns
         self.max_ns = max(self.max_ns, duration_ns)
@@ -90,7 +89,6 @@ class Histogram:
         self.total_ns += duration_ns
 
     def durations(self) -> Durations:
-        """All so far."""
         pairs = pairs_of(self._counts)
         return Durations(
             count=self.count, total_ns=self.total_ns, min_ns=self.min_ns, max_ns=self.max_ns, histogram=pairs
@@ -106,7 +104,6 @@ class Series(Generic[T]):
         self._pending: list[T] = []
 
     def add(self, point: T) -> None:
-        """Append one."""
         self._pending.append(point)
         if len(self._pending) == self.per_point:
             self._points.append(self._merge(self._pending))

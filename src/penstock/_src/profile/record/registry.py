@@ -112,7 +112,7 @@ def registered() -> list[Any]:
 def tunable_of(loader: Any) -> Any:
     """What speaks for a loader: itself, where it can."""
     entry = _entry_of(loader)
-    found = loader if entry is None else entry.tunable or loader
+    found = (entry and entry.tunable) or loader
     if not hasattr(found, "describe"):
         hint = "profile.attach(dataloader) before"
         raise UsageError(f"loader={type(loader).__name__}: it tells nothing of itself", hint=hint)
@@ -127,5 +127,5 @@ def loader_infos() -> list[LoaderInfo]:
 def loader_info_of(tunable: Any) -> LoaderInfo:
     """What a loader tells of itself, and how many batches of it training steps took."""
     entry = _entry_of(tunable)
-    info: LoaderInfo | None = None if entry is None else entry.info()
-    return tunable.describe() if info is None else info
+    info: LoaderInfo = (entry and entry.info()) or tunable.describe()
+    return info

@@ -94,7 +94,6 @@ class LoopSteps:
         return now[0] - before[0], now[1] - before[1], now[2] - before[2]
 
     def stats(self) -> StepStats:
-        """All steps so far."""
         return StepStats(
             **vars(self._durations.durations()),
             wait_total_ns=self._wait_total_ns,
@@ -210,12 +209,10 @@ class Steps:
     # What is known
 
     def stats(self) -> StepStats:
-        """All steps so far."""
         with self._lock:
             return self._training().stats()
 
     def epochs(self) -> tuple[EpochStats, ...]:
-        """The epochs that have ended."""
         with self._lock:
             return tuple(self._epochs)
 

@@ -181,7 +181,6 @@ class Attachment:
         return self._number
 
     def add(self, wait_ns: int, is_start: bool) -> None:
-        """A batch came."""
         if is_enabled():
             self._batches += 1
             if is_start:

@@ -30,7 +30,6 @@ def _text(key: str, lang: Language, **values: Any) -> str:
 
 
 def note_text(note: str, lang: Language = "en") -> str:
-    """The line of a note."""
     return _text("note", lang, note=note)
 
 

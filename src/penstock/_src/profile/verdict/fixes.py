@@ -18,7 +18,7 @@ from penstock._src.profile.verdict.model import DECODE, KEPT_FREE, READS, WORTH,
 from penstock._src.system.units import format_bytes
 
 _VIEW_OVERHEAD = 1.001  # flags and headers
-_HALF = 2  # of the bandwidth that twice the threads would bring, must come for a storage not to be called the limit
+_LEAST_GAIN = 0.25  # of what more threads ask for: with less the storage is called the limit
 
 
 def bandwidth_of(access_paths: Mapping[str, AccessPath], threads: int) -> float | None:
@@ -32,7 +32,7 @@ def bandwidth_of(access_paths: Mapping[str, AccessPath], threads: int) -> float 
         return None
     rate = {count: count * read.stored_bytes / read.ms(count) * 1e3 for count in (threads, more)}
     gain, asked = rate[more] / rate[threads] - 1, more / threads - 1
-    return max(rate.values()) if gain < asked / _HALF / 2 else None
+    return max(rate.values()) if gain < _LEAST_GAIN * asked else None
 
 
 def fixes_for(case: FixInputs) -> tuple[Fix, ...]:

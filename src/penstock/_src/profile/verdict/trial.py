@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,14 +90,10 @@ def try_fix(
     return FixTrial(fix, fix.predicted_step_ms, statistics.median(found), tuple(found), beside)
 
 
-@contextmanager
-def _variant(loader: Any, change: Mapping[str, Any]) -> Iterator[Any]:
+def _variant(loader: Any, change: Mapping[str, Any]) -> closing[Any]:
     made = loader.variant(**change)
     unregister(made, forget=True)  # only tried: snapshots speak of what is trained with
-    try:
-        yield made
-    finally:
-        made.close()
+    return closing(made)
 
 
 def _pass(loader: Any, most: int | None) -> Iterator[Any]:
@@ -190,16 +186,11 @@ def preserved_rng_state() -> Iterator[None]:
     import numpy as np
 
     torch: Any = sys.modules.get("torch")
-    kept: list[tuple[Callable[[Any], Any], Any]] = [
-        (random.setstate, random.getstate()),
-        (np.random.set_state, np.random.get_state()),
-    ]
-    if hasattr(torch, "get_rng_state"):  # it may be just being imported
-        kept.append((torch.set_rng_state, torch.get_rng_state()))
-        if torch.cuda.is_initialized():
-            kept.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
-    try:
+    with ExitStack() as restoring:
+        restoring.callback(random.setstate, random.getstate())
+        restoring.callback(np.random.set_state, np.random.get_state())
+        if hasattr(torch, "get_rng_state"):  # it may be just being imported
+            restoring.callback(torch.set_rng_state, torch.get_rng_state())
+            if torch.cuda.is_initialized():
+                restoring.callback(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())
         yield
-    finally:
-        for restore, state in kept:
-            restore(state)

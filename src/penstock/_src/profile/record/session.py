@@ -80,24 +80,22 @@ load = Snapshot.load
 
 # Epochs
 
-_KEPT = 17  # ends: sixteen epochs lie between them
-
-_ends: deque[tuple[int, Snapshot]] = deque(maxlen=_KEPT)
+_by_epoch: deque[tuple[int, Snapshot]] = deque(maxlen=16)
+_last_end: Snapshot | None = None
 
 
 def mark_epoch(number: int | None = None) -> None:
     """An epoch ends here (numbered on from 0 unless `number` says otherwise)."""
+    global _last_end
     if spans.is_enabled():
         now_ns = time.perf_counter_ns()
         given = None if number is None else spans.whole_number(number, "mark_epoch(number)")
         epoch = steps.steps().mark_epoch(given, now_ns)
-        _ends.append((epoch, sums(snapshot(events=False))))
+        end = sums(snapshot(events=False))
+        _by_epoch.append((epoch, end if _last_end is None else between(_last_end, end)))
+        _last_end = end
 
 
 def of_epoch(epoch: int) -> Snapshot | None:
     """What was recorded in an epoch, the last one of that number; None where that is not known any more."""
-    ends = list(_ends)
-    place = next((place for place in reversed(range(len(ends))) if ends[place][0] == epoch), None)
-    if place is None or (place == 0 and len(ends) == _KEPT):
-        return None
-    return between(ends[place - 1][1], ends[place][1]) if place else ends[0][1]
+    return dict(list(_by_epoch)).get(epoch)

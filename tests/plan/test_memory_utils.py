@@ -96,6 +96,6 @@ def _strategy(shown: str) -> str:
     return "small_dataset" if available > 112.8 else "medium_dataset" if available > 28.2 else "large_dataset"
 
 
-def test_importing_it_imports_no_torch(tmp_path: Path) -> None:
-    code = "import sys, memory_utils, penstock.plan; print('torch' in sys.modules, 'h5py' in sys.modules)"
+def test_importing_its_tools_imports_no_torch(tmp_path: Path) -> None:
+    code = "import sys, penstock.plan; print('torch' in sys.modules, 'h5py' in sys.modules)"
     assert _run(tmp_path, "-c", code) == "False False\n"

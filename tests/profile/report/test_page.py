@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,16 @@ import pytest
 
 from penstock._src.profile.report.page import export_html, render_page
 from penstock._src.profile.report.page_charts import StageStyle, round_marks, step_bars, step_ticks
-from penstock._src.profile.stats import LoaderInfo, MemoryPoint, Snapshot, SpanEvent, StepPoint, StepStats, ThreadEvents
+from penstock._src.profile.stats import (
+    LoaderInfo,
+    MemoryPoint,
+    Snapshot,
+    SpanEvent,
+    StepPoint,
+    StepStats,
+    StoreInfo,
+    ThreadEvents,
+)
 from penstock.errors import OutputFailed
 from tests.profile.browser import CHROMIUM, DRIVER, Browser
 from tests.profile.made import MAIN, MS, START_NS, empty_run, stats, steps_of, training_run
@@ -106,6 +116,14 @@ def test_every_name_is_text_wherever_it_comes_from() -> None:
     assert not [name for _, attributes in reader.tags for name in attributes if name.startswith("on")]
     assert page.count("<script>") == 1
     assert reader.text.count(HOSTILE) >= 10
+
+
+def test_the_page_says_in_words_what_a_loader_is() -> None:
+    info = LoaderInfo(text="<Loader: 600 samples>", stores=(StoreInfo("sets/run", "LeRobot v3.0"),), engine="process",
+                      threads=2, memory_bytes=1 << 30, options={"view": "off"})  # fmt: skip
+    text = _read(render_page(replace(training_run(30), loaders=(info,)))).text
+    assert "<Loader: 600 samples> · LeRobot v3.0 sets/run · engine process · 2 threads · memory 1 GiB" in text
+    assert '"view"' not in text
 
 
 def test_an_empty_run_gives_a_page_that_says_what_is_missing() -> None:

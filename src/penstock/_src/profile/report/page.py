@@ -13,7 +13,7 @@ from penstock._src.profile.report import page_charts as charts
 from penstock._src.profile.report.figures import HIGH_WAIT, loader_cost, memory_limit_bytes, peak_bytes, stage_rows
 from penstock._src.profile.report.page_charts import MOST_LETTERS, html, tag
 from penstock._src.profile.schema import encode, replacing
-from penstock._src.profile.stats import Snapshot
+from penstock._src.profile.stats import LoaderInfo, Snapshot
 from penstock._src.system.units import format_bytes, format_duration_ns
 
 _MOST_FIXES = 6
@@ -151,10 +151,24 @@ def _notes(snapshot: Snapshot) -> str:
     for name, value in snapshot.machine.items():
         is_size = name.endswith("_bytes") and isinstance(value, int)
         facts.append((f"machine: {name}", format_bytes(value) if is_size else value))
-    facts += [(f"loader {number}", each) for number, each in enumerate(snapshot.loaders)]
+    facts += [(f"loader {number}", _loader_text(each)) for number, each in enumerate(snapshot.loaders)]
     facts += [(f"not recorded: {name}", f"{count:,}") for name, count in snapshot.lost.items() if count]
     items = ""
     for name, fact in facts[:_MOST_NOTES]:
         text = fact if isinstance(fact, str) else json.dumps(encode(fact), ensure_ascii=False)
         items += tag("dt", html(name)) + tag("dd", html(text, MOST_LETTERS))
     return tag("section", "<h2>What else is known</h2>" + tag("dl", items)) if items else ""
+
+
+def _loader_text(info: LoaderInfo) -> str:
+    """What a loader says of itself, and how it works; the JSON of the run has all of it."""
+    parts = [
+        info.text or info.kind,
+        *(f"{store.kind} {store.path}" for store in info.stores),
+        info.engine and f"engine {info.engine}",
+        info.threads and f"{info.threads} threads",
+        info.workers and f"{info.workers} workers",
+        info.memory_bytes and f"memory {format_bytes(info.memory_bytes)}",
+        info.hit_share and f"{info.hit_share:.0%} of the images from views",
+    ]
+    return " · ".join(each for each in parts if each)

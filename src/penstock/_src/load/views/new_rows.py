@@ -1,8 +1,8 @@
 """`NewRows`: what one task decodes, and a view keeps. In memory it is decoded where the view keeps it.
 
-    with view.new_rows(slots) as new:
-        pixels = new.memory(slot)          # decode to it; None: decode elsewhere
-        new.put(slot, pixels)
+with view.new_rows(slots) as new:
+    pixels = new.memory(slot)          # decode to it; None: decode elsewhere
+    new.put(slot, pixels)
 """
 
 from __future__ import annotations

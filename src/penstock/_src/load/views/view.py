@@ -254,9 +254,7 @@ class View:
             self._unmark(slot)
         return good
 
-    def take(
-        self, slots: NDArray[np.int64], out: NDArray[np.uint8], at: NDArray[np.int64] | None = None
-    ) -> None:
+    def take(self, slots: NDArray[np.int64], out: NDArray[np.uint8], at: NDArray[np.int64] | None = None) -> None:
         """Copies of rows of a raw view in memory that are `filled`, many in one call; `at`: each to its place in `out`,
         ascending."""
         self._check_open()

@@ -197,6 +197,24 @@ def test_a_file_to_edit_proposes_the_rate_of_the_topics(tmp_path: Path, capsys: 
     assert "# timeline: fixed\n# fps: 50\n" in capsys.readouterr().out
 
 
+def test_hints_on_sparse_topics_do_not_lead_in_a_circle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = [0, 18 * bags.SECOND]
+    tape = [bags.Message("/cam", bags.START_NS + ns, bags.Jpeg(b"\xff\xd8cut"), bags.START_NS + ns) for ns in seconds]
+    tape += bags.joints("/joint_states", [bags.START_NS + ns for ns in seconds])
+    words = ["convert", str(bags.write(tmp_path / "run.bag", tape)), str(tmp_path / "out")]
+    for hint in ("leave_out=observation.images.cam", "timeline=fixed fps=1"):
+        assert main(words) == 1
+        assert hint in capsys.readouterr().err
+        words += hint.split()
+    assert main(words) == 2
+    refusal = capsys.readouterr().err
+    assert "/joint_states left out: too sparse for a row each: 2 messages" in refusal
+    assert "run.bag --suggest-config > robot.yaml" in refusal and "policy: hold" in refusal
+    assert main(["inspect", words[1], *words[3:], "--suggest-config"]) == 0
+    assert "observation.state: {topic: /joint_states, field: FIELD}" in capsys.readouterr().out
+    assert main([*words[:3], *words[4:], "features={observation.state: {topic: /joint_states, policy: hold}}"]) == 0
+
+
 # ── notes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -146,13 +146,14 @@ def read_report(root: Path) -> Report:
         raise DataSetCorrupt(f"{path}: the report cannot be read: {error}") from error
 
 
+LEFT_OUT = " left out: "
 _NAMES_SHOWN = 4
 _LEFT_OUT = re.compile(r"(\S+) (?:is )?left out: (.+)", re.DOTALL)
 
 
 def left_out(name: str, reason: str) -> str:
     """The note about one topic or column."""
-    return f"{name} left out: {reason}"
+    return f"{name}{LEFT_OUT}{reason}"
 
 
 def group_left_out(notes: Iterable[str]) -> list[str]:

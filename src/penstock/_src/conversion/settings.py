@@ -389,9 +389,18 @@ FeatureT = TypeVar("FeatureT")
 
 
 def without_left_out(
-    features: Mapping[str, FeatureT], settings: Settings, where: object, *, strict: bool
+    features: Mapping[str, FeatureT],
+    settings: Settings,
+    where: object,
+    *,
+    strict: bool,
+    others: str = "",
+    hint: str | None = None,
 ) -> dict[str, FeatureT]:
-    """The features without those that `leave_out` names; `strict` refuses names of none of them."""
+    """The features without those that `leave_out` names; `strict` refuses names of none of them.
+
+    `others` and `hint` say why nothing else became a feature, and how it can.
+    """
     for name in settings.leave_out if strict else ():
         if name not in features:
             near = config.did_you_mean(name, features)
@@ -400,7 +409,8 @@ def without_left_out(
             )
     left = {key: feature for key, feature in features.items() if key not in settings.leave_out}
     if features and not left:
-        raise ConfigError(f"leave_out: no feature of {where} is left", hint=f"there are {', '.join(features)}")
+        none_left = f"leave_out: no feature of {where} is left{others and ': '}{others}"
+        raise ConfigError(none_left, hint=hint or f"there are {', '.join(features)}")
     return left
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock._src.conversion.inputs.recording import RecordingPlan
+from penstock._src.conversion.mapping.camera_topics import is_image
 from penstock._src.conversion.mapping.topics import find_features, proposed_fps
 from penstock._src.conversion.settings import FIXED, FeatureSettings, Settings, TopicSource
 from penstock._src.recordings.recording import Recording
@@ -59,12 +60,13 @@ def draft_yaml(recording: Recording, settings: Settings, error: PenstockError) -
         features = features or find_features(recording, settings, notes)
     except PenstockError:
         pass  # what fails here is the reason that is given already
+    features = {key: feature for key, feature in features.items() if key not in settings.leave_out}
     used = {source.topic for feature in features.values() for source in feature.sources}
     fps = settings.fps or proposed_fps(recording, [topic for topic in recording.topics if topic.name in used])
     written = config.dump_yaml({"timeline": settings.timeline or FIXED, "fps": fps})
     if not features and recording.topics:
-        readable = (topic for topic in recording.topics if topic.count and topic.problem is None)
-        first = next(readable, recording.topics[0])
+        usable = (topic for topic in recording.topics if topic.count and topic.problem is None and not is_image(topic))
+        first = next(usable, recording.topics[0])
         source = "tf: base→tool" if first.type in TRANSFORM_TYPES else f"topic: {first.name}, field: FIELD"
         written += f"features:\n  observation.state: {{{source}}}\n"
     if features:

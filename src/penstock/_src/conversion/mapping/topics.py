@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from penstock._src.align.rate import NS_PER_S, is_wrong
 from penstock._src.align.report import count_of
 from penstock._src.conversion.mapping.camera_topics import camera_names, find_cameras, is_image
 from penstock._src.conversion.mapping.numeric_topics import choose, find_numbers, row_times, steadiest
-from penstock._src.conversion.report import group_left_out, left_out
+from penstock._src.conversion.report import LEFT_OUT, group_left_out, left_out
 from penstock._src.conversion.settings import FeatureSettings, Settings, TopicSource, without_left_out
 from penstock._src.recordings.recording import Recording, Topic
 from penstock._src.stores.roles import IMAGE_PREFIX
@@ -40,8 +41,9 @@ def map_topics(recording: Recording, settings: Settings) -> MappedTopics:
     features = without_left_out(settings.features, settings, recording.path, strict=bool(settings.features))
     if not features:
         features = find_features(recording, settings, notes)
-        features = without_left_out(features, settings, recording.path, strict=True)
-        _check_some(recording, features, notes)
+        why, hint = _why_left_out(notes), _name_them(recording)
+        features = without_left_out(features, settings, recording.path, strict=True, others=why, hint=hint)
+        _check_some(recording, features, why)
     timeline = settings.timeline or _first_camera(recording, features, is_whole=settings == Settings())
     return MappedTopics(replace(settings, features=features, timeline=timeline), tuple(notes))
 
@@ -57,19 +59,32 @@ def _first_camera(recording: Recording, features: dict[str, FeatureSettings], *,
     )
 
 
-def _check_some(recording: Recording, features: dict[str, FeatureSettings], notes: Sequence[str]) -> None:
+def _check_some(recording: Recording, features: dict[str, FeatureSettings], why: str) -> None:
     if features:
         return
     nothing = f"{recording.path} has nothing that becomes a feature"
     if not any(topic.count for topic in recording.topics):
         raise AlignError(f"{nothing}: it holds no messages", hint="; ".join(recording.notes) or None)
-    reasons = group_left_out(note for note in notes if " left out: " in note)
-    more = f" and {len(reasons) - _LISTED:,} more reasons" if len(reasons) > _LISTED else ""
-    command = f"penstock inspect {shlex.quote(str(recording.path))}"
     readable = any(topic.count and topic.problem is None for topic in recording.topics)
     raise AlignError(
-        f"{nothing}: " + ("; ".join(reasons[:_LISTED]) + more or "no camera and no known numeric topic"),
-        hint=f"{command} --fields lists all fields, --suggest-config prints a file to name them in" * readable or None,
+        f"{nothing}: {why or 'no camera and no known numeric topic'}", hint=_name_them(recording) if readable else None
+    )
+
+
+def _why_left_out(notes: Sequence[str]) -> str:
+    """Why topics became no feature: the reasons of the most topics."""
+    of_topics = [note for note in notes if LEFT_OUT in note]
+    counts = Counter(note.split(LEFT_OUT, 1)[1] for note in of_topics)
+    reasons = group_left_out(sorted(of_topics, key=lambda note: -counts[note.split(LEFT_OUT, 1)[1]]))
+    more = f" and {len(reasons) - _LISTED:,} more reasons" if len(reasons) > _LISTED else ""
+    return "; ".join(reasons[:_LISTED]) + more
+
+
+def _name_them(recording: Recording) -> str:
+    command = f"penstock inspect {shlex.quote(str(recording.path))}"
+    return (
+        f"{command} --suggest-config > robot.yaml writes a file to name topics in, under features: (with policy: hold "
+        "where they are sparse); --fields lists all fields"
     )
 
 

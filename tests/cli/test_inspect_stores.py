@@ -135,6 +135,19 @@ def test_names_from_files_are_shown_not_obeyed(tmp_path: Path, capsys: pytest.Ca
     )
 
 
+def test_vqa_data_are_not_converted_and_loaded_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"question": "How many?", "answer": "two"}\n')
+    found, shown = inspect(capsys, str(path))
+    assert found["conversion"]["never"] and not found["conversion"]["possible"]
+    assert f"convert        {path} is a VQA data set, which is not converted: " in shown
+    assert "not as it is" not in shown and "fps" not in shown
+    for words in (["convert", str(path), str(tmp_path / "out"), "fps=20"], ["plan", str(path), "--convert"]):
+        assert main(words) == 2
+        refusal = capsys.readouterr().err
+        assert "which is not converted" in refusal and f"it is loaded as it is: penstock.open('{path}')" in refusal
+
+
 def test_an_hdf5_file_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "replay.hdf5"
     files.replay(path)

@@ -62,6 +62,7 @@ class Format:
     is_series: bool = False
     """Whether run_0, run_1, … with its suffix are one recording, which a metadata.yaml beside them describes."""
     options: tuple[str, ...] = ()  # what `penstock.open` takes besides `episodes` and `columns`
+    not_converted: str = ""  # why `convert` refuses such data, where no LeRobot data set can hold them
     opens_whole: bool = False  # whether `episodes="whole"` is understood: the episodes whose files are all there
     recognise: str = ""
     doctor: str = ""

@@ -103,6 +103,7 @@ VQA = Format(
     recognise="penstock._src.stores.vqa.contents:is_vqa_folder",
     is_searched=False,
     options=("annotations", "image_root", "fields", "on_error", "allow_external"),
+    not_converted="a LeRobot data set has no place for questions and answers, and its images have one size",
 )
 
 FORMATS = (ROS1, DB3, MCAP, LEROBOT, HDF5, SPIKE, VQA)

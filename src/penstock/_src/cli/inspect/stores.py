@@ -238,14 +238,15 @@ def predict(of: Format, path: Path, options: OpenOptions) -> dict[str, Any]:
                 "notes": list(planned.notes),
             }
     except PenstockError as error:
-        return {"possible": False, "reason": error.message, "hint": error.hint}
+        return {"possible": False, "never": bool(of.not_converted), "reason": error.message, "hint": error.hint}
 
 
 def conversion_lines(plan: dict[str, Any]) -> list[str]:
     """For people: what a conversion would make of each column, and the memory that it would take."""
     if not plan["possible"]:
         hint = [row("", f"→ {plan['hint']}")] if plan["hint"] else []
-        return [row("convert", f"not as it is: {plan['reason']}"), *hint]
+        start = "" if plan.get("never") else "not as it is: "
+        return [row("convert", f"{start}{plan['reason']}"), *hint]
     peak, budget = units.format_bytes(plan["predicted_peak_bytes"]), units.format_bytes(plan["budget_bytes"])
     lines = [row(label, text) for label, text in plan["lines"]]
     lines.append(row("memory", f"predicted peak {peak} of a budget of {budget}"))

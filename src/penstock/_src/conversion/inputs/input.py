@@ -15,7 +15,7 @@ from penstock._src.plan.conversion_memory import MemoryPlan
 from penstock._src.system import config
 from penstock._src.system.closing import Closing, on_error
 from penstock._src.system.files import as_path
-from penstock.errors import DataSetError, PenstockError
+from penstock.errors import DataSetError, PenstockError, UsageError
 
 if TYPE_CHECKING:
     from penstock._src.conversion.commit.episode import EpisodeWriter
@@ -235,10 +235,21 @@ def first_whole(refs: Sequence[InputRef], options: OpenOptions) -> Input | None:
     return None
 
 
+def _opener(ref: InputRef) -> Callable[..., Input]:
+    if ref.is_recording:
+        return load(RECORDING_INPUT)  # type: ignore[no-any-return]
+    of = formats.get(ref.kind)
+    if of.not_converted:
+        raise UsageError(
+            f"{ref.path} is {of.noun}, which is not converted: {of.not_converted}",
+            hint=f"it is loaded as it is: penstock.open({str(ref.path)!r})",
+        )
+    return of.load("convert")  # type: ignore[no-any-return]
+
+
 def open_input(ref: InputRef, options: OpenOptions, first_spec: DatasetSpec | None = None) -> Input:
     """Open and plan one input; `first_spec` describes the data set that the first input began."""
-    open_ = load(RECORDING_INPUT) if ref.is_recording else formats.get(ref.kind).load("convert")
-    opened: Input = open_(ref.path, options, first_spec)
+    opened: Input = _opener(ref)(ref.path, options, first_spec)
     opened.kind = ref.kind
     if first_spec is not None:
         with on_error(opened.close):

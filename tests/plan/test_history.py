@@ -45,6 +45,16 @@ def test_errors_are_reported_by_kind() -> None:
     assert "predicted 110 B (+10%)" in runs[0].line and "samples/s" in runs[2].line
 
 
+@pytest.mark.parametrize(
+    ("predicted", "text"),
+    [(150, "predicted 150 B (between the two)"), (220, "(+10% of 200 B)"), (90, "(-10% of 100 B)")],
+)
+def test_a_line_names_the_figure_that_a_prediction_is_compared_with(predicted: int, text: str) -> None:
+    line = RunOutcome("load", "run", predicted, 200, counted_bytes=100).line
+    assert line.startswith("peak memory 100 B counted, 200 B with all of the process, predicted ")
+    assert line.endswith(text)
+
+
 def test_a_conversion_is_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,12 +103,31 @@ def test_the_video_that_was_asked_for_is_the_one_to_run(tmp_path: Path, capsys: 
     assert main([*words, "video=hevc", "--memory", "1GiB", "--html", str(tmp_path / "plan.html")]) == 0
     shown = capsys.readouterr().out
     assert "video=hevc fps=10 --memory 1GiB" in shown and "GPU " in shown
+    assert "encoded as hevc, crf " in shown and "copied" not in shown
     assert "then           penstock plan datasets/episode_0 --batch-size 64" in shown
     page = (tmp_path / "plan.html").read_text(encoding="utf-8")
     assert "video=hevc" in page and "110M parameters" in page
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["asked"] == "copy" and found["largest_batch_size"] > 0 and "video=copy" in found["commands"][0]
+
+
+def test_the_output_to_run_is_a_new_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.lerobot import making
+
+    monkeypatch.chdir(tmp_path)
+    making.make(tmp_path / "datasets/run", (4, 5))
+    outputs = []
+    for _ in range(3):
+        assert main(["plan", "datasets/run", "--convert", "--json"]) == 0
+        convert, plan = json.loads(capsys.readouterr().out)["commands"]
+        outputs.append(convert.split()[3])
+        assert f"penstock plan {outputs[-1]} " in plan
+        assert main(convert.split()[1:]) == 0
+        capsys.readouterr()
+    assert outputs == ["datasets/run_copy", "datasets/run_copy_2", "datasets/run_copy_3"]
 
 
 def test_the_history_as_json_has_every_run(

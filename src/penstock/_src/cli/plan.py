@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -175,11 +176,17 @@ def _commands(
     words = [word for word in overrides if not word.startswith("video=")]
     words += [] if args.config is None else ["--config", args.config]
     words += [] if args.memory is None else ["--memory", args.memory]
-    out = f"datasets/{Path(plan.path).resolve().name.split('.')[0]}"
+    out = _new_output(f"datasets/{Path(plan.path).resolve().name.split('.')[0]}", chosen.video)
     return [
         shlex.join(["penstock", "convert", plan.path, out, f"video={chosen.video}", *words]),
         shlex.join(["penstock", "plan", out, "--batch-size", str(args.batch_size)]),
     ]
+
+
+def _new_output(name: str, video: str) -> str:
+    """The first name where nothing lies yet: the data set that is converted may have the usual one."""
+    further = (f"{name}_{video}_{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain((name, f"{name}_{video}"), further) if not Path(each).exists())
 
 
 def conversion_lines(plan: ConversionPlan, commands: Sequence[str]) -> list[str]:

@@ -33,22 +33,30 @@ def plan_conversion(
     about: dict[str, Any] = {"kind": ref.kind, "size_bytes": 0, "fps": None, "lines": ()}
     errors: list[PenstockError] = []
     videos = dict.fromkeys((*VIDEOS, settings.video))
-    options = [_option(ref, replace(settings, video=video), budget_bytes, about, errors) for video in videos]
+    lines: dict[str, tuple[tuple[str, str], ...]] = {}
+    options = [_option(ref, replace(settings, video=video), budget_bytes, about, lines, errors) for video in videos]
     if len(errors) == len(videos) and len({error.message for error in errors}) == 1:
         raise errors[0]  # it is no matter of how cameras are stored
-    return ConversionPlan(
+    plan = ConversionPlan(
         path=str(path), budget_bytes=budget_bytes, options=tuple(options), asked=settings.video, **about
     )
+    return plan if plan.chosen is None else replace(plan, lines=lines[plan.chosen.video])
 
 
 def _option(
-    ref: InputRef, settings: Settings, budget_bytes: int, about: dict[str, Any], errors: list[PenstockError]
+    ref: InputRef,
+    settings: Settings,
+    budget_bytes: int,
+    about: dict[str, Any],
+    lines: dict[str, tuple[tuple[str, str], ...]],
+    errors: list[PenstockError],
 ) -> ConversionOption:
     options = OpenOptions(settings=settings, budget_bytes=budget_bytes, threads=read_cpu_limit().count)
     try:
         with open_input(ref, options) as planned:
-            lines = tuple((label.strip(), text) for label, text in planned.lines() if label != "memory")
-            about.update(size_bytes=planned.size_bytes, fps=planned.fps, lines=about["lines"] or lines)
+            shown = ((label.strip(), text) for label, text in planned.lines() if label != "memory")
+            lines[settings.video] = tuple(shown)
+            about.update(size_bytes=planned.size_bytes, fps=planned.fps)
             return ConversionOption(settings.video, dict(planned.memory.parts()))
     except PenstockError as error:
         errors.append(error)

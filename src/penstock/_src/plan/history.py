@@ -41,8 +41,13 @@ class RunOutcome(NamedTuple):
     @property
     def memory_error(self) -> float:
         """0.1: the prediction was 10 % above what happened; 0 within what is known of it."""
-        predicted, least = self.predicted_peak_bytes, self.counted_bytes or self.peak_bytes
-        return predicted / max(min(max(predicted, least), max(self.peak_bytes, least)), 1) - 1
+        return self.predicted_peak_bytes / max(self._compared_bytes, 1) - 1
+
+    @property
+    def _compared_bytes(self) -> int:
+        """What is known of the peak lies between two figures: the nearest to the prediction."""
+        least = self.counted_bytes or self.peak_bytes
+        return min(max(self.predicted_peak_bytes, least), max(self.peak_bytes, least))
 
     @property
     def rate_error(self) -> float | None:
@@ -52,9 +57,12 @@ class RunOutcome(NamedTuple):
     def line(self) -> str:
         """One line for people."""
         peak, predicted = format_bytes(self.peak_bytes), format_bytes(self.predicted_peak_bytes)
+        error = f"{self.memory_error:+.0%}"
         if self.counted_bytes:
             peak = f"{format_bytes(self.counted_bytes)} counted, {peak} with all of the process"
-        text = f"peak memory {peak}, predicted {predicted} ({self.memory_error:+.0%})"
+            is_between = self._compared_bytes == self.predicted_peak_bytes
+            error = "between the two" if is_between else f"{error} of {format_bytes(self._compared_bytes)}"
+        text = f"peak memory {peak}, predicted {predicted} ({error})"
         if not self.rate:
             return text
         text += f" · {self.rate:,.0f} samples/s, predicted {self.predicted_rate:,.0f} "

@@ -86,6 +86,18 @@ def test_words_may_stand_before_between_and_after_options(
     assert not (tmp_path / "out/videos").exists()
 
 
+@pytest.mark.parametrize("flags", [["--resume"], ["--append", "--resume"]])
+def test_a_call_with_nothing_to_do_shows_what_is_there_and_not_what_was_moved(
+    flags: list[str], bag: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["convert", str(bag), str(tmp_path / "out")]
+    assert main(words) == 0
+    rows = datasets.info(tmp_path / "out")["total_frames"]
+    assert f"wrote          {tmp_path / 'out'} · 1 episode · {rows} rows · 0 lost" in capsys.readouterr().out
+    assert main([*words, *flags]) == 0
+    assert capsys.readouterr().out == f"there          {tmp_path / 'out'} · 1 episode · {rows} rows · 0 lost\n"
+
+
 def test_words_change_nested_keys_and_keys_with_dots(bag: Path, tmp_path: Path) -> None:
     config = tmp_path / "robot.yaml"
     tree = {"features": {"observation.images.h": {"topic": CAM_H}, "observation.state": {"topic": STATE}}}

@@ -191,20 +191,23 @@ def shard_lines(report: ShardReport, out: str) -> list[str]:
 
 
 def report_lines(report: Report) -> list[str]:
-    """What happened."""
-    rate = report.bytes_in / max(report.seconds, 1e-9)
-    lines = [
-        row(
-            "moved",
-            f"{units.format_size(report.bytes_in)} in {report.seconds:.2f} s · {units.format_size(int(rate))}/s · "
-            f"{units.format_size(report.bytes_out)} written",
-        ),
-        row(
-            "wrote",
-            f"{report.out} · {count(report.episodes, 'episodes')} · {count(report.frames, 'rows')} · "
-            f"{report.lost_count:,} lost · peak {units.format_bytes(report.peak_rss_bytes)} "
-            f"(predicted {units.format_bytes(report.predicted_peak_bytes)})",
-        ),
-    ]
+    """What happened; where nothing had to be done, what is there."""
+    from penstock._src.conversion.report import EarlierReport
+
+    holds = (
+        f"{report.out} · {count(report.episodes, 'episodes')} · {count(report.frames, 'rows')} · "
+        f"{report.lost_count:,} lost"
+    )
+    if isinstance(report, EarlierReport):
+        lines = [row("there", holds)]
+    else:
+        rate = report.bytes_in / max(report.seconds, 1e-9)
+        moved = f"{units.format_size(report.bytes_in)} in {report.seconds:.2f} s · {units.format_size(int(rate))}/s"
+        peak = units.format_bytes(report.peak_rss_bytes)
+        predicted = units.format_bytes(report.predicted_peak_bytes)
+        lines = [
+            row("moved", f"{moved} · {units.format_size(report.bytes_out)} written"),
+            row("wrote", f"{holds} · peak {peak} (predicted {predicted})"),
+        ]
     lines += [row("lost", f"{count:,} · {cause}") for cause, count in report.lost.items()]
     return lines + [row("failed", f"{source}: {reason}") for source, reason in report.failed.items()]

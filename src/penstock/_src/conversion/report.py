@@ -125,6 +125,10 @@ class Report:
         )
 
 
+class EarlierReport(Report):
+    """What an earlier call did: the one that returns it found that nothing was left to do."""
+
+
 def write_report(root: Path, report: Report) -> None:
     """Into the data set, where it says that penstock wrote it; under its name only when it is whole."""
     path = root / REPORT_PATH
@@ -134,14 +138,14 @@ def write_report(root: Path, report: Report) -> None:
             write_file(fresh, [report.dumps().encode()], fsync=True)
 
 
-def read_report(root: Path) -> Report:
+def read_report(root: Path) -> EarlierReport:
     path = root / REPORT_PATH
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
         known = {each.name for each in fields(Report)}
         stages = tuple(MemoryStage(**stage) for stage in tree.pop("memory", ()))
         lists = {name: tuple(tree.get(name, ())) for name in ("sources", "alignment", "notes", "nodes")}
-        return Report(**{**{name: tree[name] for name in tree if name in known}, **lists, "memory": stages})
+        return EarlierReport(**{**{name: tree[name] for name in tree if name in known}, **lists, "memory": stages})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataSetCorrupt(f"{path}: the report cannot be read: {error}") from error
 

@@ -46,6 +46,20 @@ def test_inspect_shows_the_layout_of_a_file(tmp_path: Path, capsys: pytest.Captu
     assert "every bit is 0" in capsys.readouterr().out
 
 
+def test_spike_files_beside_an_image_are_no_vqa_data_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = make_sequence(tmp_path / "s")
+    place = tmp_path / "loose"
+    place.mkdir()
+    (place / "000001.dat").write_bytes((made.folder / "spike" / "000001.dat").read_bytes())
+    (place / "000001.png").write_bytes((made.folder / "blur" / "000001.png").read_bytes())
+    code, found = _json(capsys, "inspect", str(place), "height=24", "width=32")
+    assert (code, found["kind"], found["path"]) == (0, "spike file", str(place / "000001.dat"))
+    assert main(["convert", str(place), str(tmp_path / "out"), "fps=20"]) == 1
+    assert "no recording" in capsys.readouterr().err
+    (place / "000001.dat").unlink()
+    assert _json(capsys, "inspect", str(place))[1]["kind"] == "vqa"
+
+
 def test_what_cannot_be_found_is_declared_to_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = make_sequence(tmp_path / "s", rows=1)
     (made.folder / "spike" / "000001.dat").write_bytes(packed_bytes(random_spikes(16, 24, 32)))

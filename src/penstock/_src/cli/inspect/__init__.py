@@ -82,6 +82,10 @@ def _run(args: argparse.Namespace) -> int:
 
         return inspect_spike_files([as_path(path) for path in args.paths], args)
     refs = _named_directories(args.paths) or _contents(args.paths)
+    if not refs and (files := _spike_files(args.paths)):
+        from penstock._src.cli.inspect.spike import inspect_spike_files
+
+        return inspect_spike_files(files, args)
     if all(each.is_recording for each in refs):
         from penstock._src.cli.inspect.recordings import inspect_recordings
 
@@ -98,6 +102,12 @@ def _run(args: argparse.Namespace) -> int:
 
 def _is_spike_file(path: Path) -> bool:
     return path.suffix.lower() == ".dat" and path.is_file()
+
+
+def _spike_files(paths: Sequence[str]) -> list[Path]:
+    """The spike files right in directories that hold nothing else of use; none where one has no such files."""
+    found = [sorted(each for each in as_path(path).glob("*") if _is_spike_file(each)) for path in paths]
+    return [each for files in found for each in files] if all(found) else []
 
 
 def _named_directories(paths: Sequence[str]) -> list[InputRef]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from penstock._src import formats
 from penstock._src.stores.caches import Lru
+from penstock._src.stores.spike.folders import SPIKE_SUFFIX
 from penstock._src.stores.vqa.files import JSON_SUFFIXES, JsonFile, RecordFile, SingleRecordFile, open_json
 from penstock._src.stores.vqa.folder import ImageFolder, has_images
 from penstock._src.stores.vqa.index import Index, kept_index
@@ -46,6 +47,8 @@ def is_vqa_folder(path: Path) -> bool:
         return False
     others = [each for each in formats.all_formats() if each.kind != "vqa"]
     if any(each.is_named(name) for name in names for each in others if each.suffixes):
+        return False
+    if any(name.lower().endswith(SPIKE_SUFFIX) for name in names):
         return False
     return (bool(files_in(path)) or has_images(path)) and not any(each.marks(path) for each in others)
 

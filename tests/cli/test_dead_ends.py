@@ -40,8 +40,8 @@ def test_a_suggested_configuration_is_printed_where_nothing_can_be_converted(
     printed = capsys.readouterr().out
     assert yaml.safe_load(printed) is None, "a file to edit: everything is a comment"
     assert "nothing that becomes a feature" in printed and "# timeline: fixed\n# fps: 30\n" in printed
-    assert "/notes" in printed
-    assert "{topic: /notes, field: FIELD}" in printed
+    assert "/notes left out: its messages hold no numbers" in printed
+    assert "field: FIELD" not in printed and "name one under features:" not in printed
 
 
 def test_a_draft_without_its_comment_signs_is_a_configuration(
@@ -195,6 +195,17 @@ def test_a_file_to_edit_proposes_the_rate_of_the_topics(tmp_path: Path, capsys: 
     path = bags.write(tmp_path / "run.bag", bags.joints(STATE, bags.times(50, 1)))
     assert main(["inspect", str(path), "--suggest-config"]) == 0
     assert "# timeline: fixed\n# fps: 50\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("source", ["/notes", "{topic: /notes, field: data}"])
+def test_a_topic_of_texts_is_no_feature_and_may_be_the_task(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["convert", str(_texts(tmp_path / "texts.bag")), str(tmp_path / "out"), "timeline=fixed", "fps=10"]
+    assert main([*words, f"features={{observation.note: {source}}}"]) == 2
+    refusal = capsys.readouterr().err
+    assert "features.observation.note: the messages of /notes hold no numbers: std_msgs/msg/String\n  → " in refusal
+    assert "episodes.task=/notes" in refusal
 
 
 def test_hints_on_sparse_topics_do_not_lead_in_a_circle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

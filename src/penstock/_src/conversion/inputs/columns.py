@@ -31,7 +31,7 @@ from penstock._src.conversion.settings import FeatureSettings, Settings, TopicSo
 from penstock._src.lerobot.stats import WIDEST_VALUES
 from penstock._src.plan.conversion_memory import CameraDemand, VectorDemand
 from penstock._src.recordings.recording import Recording, Topic
-from penstock._src.recordings.values.default_fields import DOUBLE_PRECISION, NO_VECTOR
+from penstock._src.recordings.values.default_fields import DOUBLE_PRECISION, NO_VECTOR, holds_numbers
 from penstock._src.recordings.values.images import VIDEO_TYPES, ImageReader, RawImage, VideoReader, scan_stream
 from penstock._src.recordings.values.transforms import (
     NAMES,
@@ -213,6 +213,11 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
     names: list[str] = []
     owners: Counter[str] = Counter()
     for source, topic in zip(feature.sources, topics, strict=True):
+        if not holds_numbers(topic.type, recording.decoder(topic).definitions):
+            raise ConfigError(
+                f"features.{key}: the messages of {topic.name} hold no numbers: {topic.type}",
+                hint=f"leave it out; texts become tasks by episodes.task={topic.name} or episodes.subtask={topic.name}",
+            )
         if source.field is None:
             path = default_field(recording, topic)
             if path is None:

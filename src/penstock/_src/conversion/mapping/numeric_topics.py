@@ -22,6 +22,7 @@ from penstock._src.recordings.values.default_fields import (
     PER_JOINT,
     default_path,
     default_paths,
+    holds_numbers,
     is_joint_vector,
 )
 from penstock._src.recordings.values.vectors import VectorReader
@@ -233,6 +234,13 @@ def find_numbers(recording: Recording, aside: Collection[str], notes: list[str])
         elif numbers is not None:
             topics.append(numbers)
     return topics
+
+
+def can_be_named(recording: Recording, topic: Topic) -> bool:
+    """Whether `features:` may take numbers of a topic."""
+    if is_image(topic) or not topic.count or topic.problem is not None:
+        return False
+    return holds_numbers(topic.type, recording.decoder(topic).definitions)
 
 
 def _numeric_topic(recording: Recording, topic: Topic) -> NumericTopic | None:

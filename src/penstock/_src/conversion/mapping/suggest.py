@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock._src.conversion.inputs.recording import RecordingPlan
-from penstock._src.conversion.mapping.camera_topics import is_image
+from penstock._src.conversion.mapping.numeric_topics import can_be_named
 from penstock._src.conversion.mapping.topics import find_features, proposed_fps
 from penstock._src.conversion.settings import FIXED, FeatureSettings, Settings, TopicSource
 from penstock._src.recordings.recording import Recording
@@ -64,9 +64,8 @@ def draft_yaml(recording: Recording, settings: Settings, error: PenstockError) -
     used = {source.topic for feature in features.values() for source in feature.sources}
     fps = settings.fps or proposed_fps(recording, [topic for topic in recording.topics if topic.name in used])
     written = config.dump_yaml({"timeline": settings.timeline or FIXED, "fps": fps})
-    if not features and recording.topics:
-        usable = (topic for topic in recording.topics if topic.count and topic.problem is None and not is_image(topic))
-        first = next(usable, recording.topics[0])
+    first = next((topic for topic in recording.topics if can_be_named(recording, topic)), None)
+    if not features and first is not None:
         source = "tf: base→tool" if first.type in TRANSFORM_TYPES else f"topic: {first.name}, field: FIELD"
         written += f"features:\n  observation.state: {{{source}}}\n"
     if features:

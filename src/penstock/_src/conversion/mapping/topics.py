@@ -15,7 +15,7 @@ from penstock._src.align import measure_rate
 from penstock._src.align.rate import NS_PER_S, is_wrong
 from penstock._src.align.report import count_of
 from penstock._src.conversion.mapping.camera_topics import camera_names, find_cameras, is_image
-from penstock._src.conversion.mapping.numeric_topics import choose, find_numbers, row_times, steadiest
+from penstock._src.conversion.mapping.numeric_topics import can_be_named, choose, find_numbers, row_times, steadiest
 from penstock._src.conversion.report import LEFT_OUT, group_left_out, left_out
 from penstock._src.conversion.settings import FeatureSettings, Settings, TopicSource, without_left_out
 from penstock._src.recordings.recording import Recording, Topic
@@ -26,6 +26,7 @@ _MANY = 5  # messages of the busiest topic beside a camera with a single image: 
 _LISTED = 3  # topics that were left out, in an error
 _STEADY_SHARE = 0.9  # of its rows that a depth camera must have an image for
 _NO_FIELD = "its type has no default field; name one under features: (penstock inspect --fields lists them)"
+_NO_NUMBERS = "its messages hold no numbers"
 
 
 class MappedTopics(NamedTuple):
@@ -65,7 +66,7 @@ def _check_some(recording: Recording, features: dict[str, FeatureSettings], why:
     nothing = f"{recording.path} has nothing that becomes a feature"
     if not any(topic.count for topic in recording.topics):
         raise AlignError(f"{nothing}: it holds no messages", hint="; ".join(recording.notes) or None)
-    readable = any(topic.count and topic.problem is None for topic in recording.topics)
+    readable = any(can_be_named(recording, topic) for topic in recording.topics)
     raise AlignError(
         f"{nothing}: {why or 'no camera and no known numeric topic'}", hint=_name_them(recording) if readable else None
     )
@@ -137,7 +138,8 @@ def _unexplained(recording: Recording, used: Collection[str], notes: Sequence[st
     for topic in sorted(recording.topics, key=lambda each: each.name):
         if topic.name not in named and topic.count:
             other = f"of another type than most messages of {topic.shared_name} (name it under features: to keep it)"
-            reason = _NO_FIELD if topic.shared_name is None else other
+            no_field = _NO_FIELD if can_be_named(recording, topic) else _NO_NUMBERS
+            reason = no_field if topic.shared_name is None else other
             texts.append(left_out(topic.name, topic.problem or reason))
     return texts
 

@@ -8,6 +8,7 @@ from penstock._src.recordings.messages.definitions import DURATION_TYPE, HEADER_
 
 _NOT_NUMBERS = ("uint8", "byte", "char", "time", "duration")
 _TIMES = ("time", "duration", TIME_TYPE, DURATION_TYPE)
+_TEXTS = ("string", "wstring")
 _FLOATS = ("float32", "float64")
 
 # Best first: a message may leave some of its arrays empty, as velocity commands do with positions.
@@ -102,6 +103,24 @@ def default_paths(type_name: str, definitions: Mapping[str, MessageDef]) -> tupl
         payload = data.type.array is not None and data.type.name in _NOT_NUMBERS
         return () if payload or data.type.name in _TIMES else ("data",)
     return _by_contents(type_name, definitions)
+
+
+def holds_numbers(type_name: str, definitions: Mapping[str, MessageDef]) -> bool:
+    """Whether messages of this type have a number that a feature may name, besides headers and times."""
+    seen, todo = {type_name}, [type_name]
+    while todo:
+        message = definitions.get(todo.pop())
+        if message is None:  # not known before a message is read
+            return True
+        for each in (field.type for field in message.fields):
+            if each.name in (*_TIMES, *_TEXTS, HEADER_TYPE):
+                continue
+            if each.kind != "message":
+                return True
+            if each.name not in seen:
+                seen.add(each.name)
+                todo.append(each.name)
+    return False
 
 
 def is_joint_vector(type_name: str, path: str) -> bool:

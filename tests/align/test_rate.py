@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock._src.align import FixedTimeline, TopicStream, TopicTimeline, align, measure_rate
+from penstock._src.align import FixedTimeline, TopicStream, TopicTimeline, align, measure_rate, rate_throughout
 
 SECOND = 1_000_000_000
 START_NS = 1_700_000_000 * SECOND
@@ -52,6 +52,14 @@ def test_a_bursty_topic_as_timeline_lasts_as_long_as_the_recording() -> None:
     assert abs(alignment.fps - 392) <= 2
     assert len(alignment.row_times_ns) / alignment.fps == pytest.approx((times_ns[-1] - times_ns[0]) / SECOND, rel=0.01)
     assert alignment.report.notes == ()
+
+
+def test_a_topic_that_is_silent_most_of_the_time_has_no_rate_to_show() -> None:
+    log = np.concatenate([begin + np.arange(5) * 5e-4 for begin in (0.0, 21.7)])
+    assert hz_of(log) > 1000
+    assert rate_throughout(as_ns(log)) is None
+    for seconds in (steady(30, 90), bursts(392, 16, 230), with_holes(steady(30, 90), [0.5], 20.0)):
+        assert rate_throughout(as_ns(seconds)) == measure_rate(as_ns(seconds))
 
 
 def test_rows_between_two_bursts_find_a_message() -> None:

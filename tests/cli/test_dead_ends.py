@@ -226,6 +226,20 @@ def test_hints_on_sparse_topics_do_not_lead_in_a_circle(tmp_path: Path, capsys: 
     assert main([*words[:3], *words[4:], "features={observation.state: {topic: /joint_states, policy: hold}}"]) == 0
 
 
+# ── rates ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_inspect_shows_no_mean_rate_of_messages_in_bursts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    times = [bags.START_NS + start * bags.SECOND + n * 500_000 for start in (0, 21) for n in range(5)]
+    tape = [bags.Message("/rosout", time, bags.Text("x"), time) for time in times]
+    path = bags.write(tmp_path / "run.bag", tape + bags.joints(STATE, bags.times(50, 2)))
+    assert main(["inspect", str(path), "--json"]) == 0
+    topics = {each["name"]: each["rate_hz"] for each in json.loads(capsys.readouterr().out)["topics"]}
+    assert topics == {"/rosout": None, STATE: pytest.approx(50, rel=0.01)}
+    assert main(["inspect", str(path)]) == 0
+    assert "10  in bursts\n" in capsys.readouterr().out
+
+
 # ── notes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock._src.align.alignment import Alignment, align
 from penstock._src.align.pairing import RowPick, interpolate, usual_tolerance_ns
-from penstock._src.align.rate import Rate, measure_rate
+from penstock._src.align.rate import Rate, measure_rate, rate_throughout
 from penstock._src.align.report import AlignmentReport, StreamReport
 from penstock._src.align.streams import Missing, Policy, TopicStream
 from penstock._src.align.timeline import FixedTimeline, Timeline, TopicTimeline
@@ -24,5 +24,6 @@ __all__ = [
     "align",
     "interpolate",
     "measure_rate",
+    "rate_throughout",
     "usual_tolerance_ns",
 ]

@@ -12,6 +12,7 @@ NS_PER_S = 1_000_000_000
 
 _LONG = 4  # an interval of more than this many usual ones is a hole, or the pause between two bursts
 _FAR = 10  # where intervals scatter anyway, a hole is this much longer than the usual one
+_MOSTLY_HOLES = 10  # the time of a topic is this many times what its messages take at their rate
 _STEADY = 20  # the mean interval of a steady topic lies within a twentieth of the usual one
 _LONGEST_PAUSE_NS = 2 * NS_PER_S  # what is buffered is sent after this time at the latest
 _SHORTEST_PERIOD_NS = 200_000  # no topic is sent faster: messages that are closer were buffered together
@@ -55,6 +56,17 @@ def measure_rate(times_ns: NDArray[np.int64]) -> Rate | None:
     is_hole = steps_ns > _FAR * typical_ns
     period_ns = max(1, _mean_without(steps_ns[is_hole], count, total_ns))
     return Rate(period_ns, max(period_ns, typical_ns), int(steps_ns.max(where=~is_hole, initial=0)))
+
+
+def rate_throughout(times_ns: NDArray[np.int64]) -> Rate | None:
+    """The rate of a topic, None where it holds for less than a tenth of the time from the first to the last message.
+
+    A log that says three things at once, and three others a minute later, has no rate that a person could use.
+    """
+    rate = measure_rate(times_ns)
+    if rate is None or _MOSTLY_HOLES * (times_ns.size - 1) * rate.period_ns < int(np.ptp(times_ns)):
+        return None
+    return rate
 
 
 def _are_pauses(long_ns: NDArray[np.int64], count: int, total_ns: int, usual_ns: int) -> bool:

@@ -60,12 +60,12 @@ def _suggest(recording: Recording, args: argparse.Namespace) -> int:
 
 def describe(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
     """Everything that inspect shows, as plain data."""
-    from penstock._src.align import measure_rate
+    from penstock._src.align import rate_throughout
 
     topics = []
     for topic in recording.topics:
         times = recording.times_ns(topic)
-        rate = measure_rate(times)
+        rate = rate_throughout(times)
         topics.append(
             {
                 "name": topic.name,
@@ -156,7 +156,9 @@ def _predict(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _rate(hz: float) -> str:
+def _rate(hz: float | None, messages: int) -> str:
+    if hz is None:
+        return "in bursts" if messages > 1 else ""
     return f"{hz:,.1f} Hz" if hz >= 0.1 else f"{hz:.3f} Hz"
 
 
@@ -172,7 +174,7 @@ def _show(description: dict[str, Any], *, verbose: bool) -> None:
             topic["name"],
             topic["type"],
             f"{topic['messages']:,}",
-            "" if topic["rate_hz"] is None else _rate(topic["rate_hz"]),
+            _rate(topic["rate_hz"], topic["messages"]),
             f"! {topic['problem']}" if topic["problem"] else "",
         )
         for topic in description["topics"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -195,8 +197,6 @@ def test_a_budget_that_is_too_small_exits_1_with_both_numbers(
 def test_an_error_of_the_system_exits_1_without_a_traceback(
     bag: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import errno
-
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "disk")
 
@@ -204,6 +204,22 @@ def test_an_error_of_the_system_exits_1_without_a_traceback(
     assert main(["convert", str(bag), str(tmp_path / "out")]) == 1
     assert "penstock: disk: No space left on device\n" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["out.penstock-partial"]  # its one episode is committed
+
+
+def test_a_full_disk_names_resume_before_the_first_episode_too(
+    bag: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    words = ["convert", str(bag), str(tmp_path / "out")]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", full)
+        assert main(words) == 1
+    refusal = capsys.readouterr().err
+    assert "No space left on device\n  → make room" in refusal
+    assert "then run the same command with --resume: no episode was finished yet" in refusal
+    assert main([*words, "--resume"]) == 0
 
 
 def test_traceback_shows_the_error_itself(tmp_path: Path) -> None:

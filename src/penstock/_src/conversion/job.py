@@ -431,10 +431,14 @@ class Job:
             self.writer.abandon()
         if self.building is None or not isinstance(error, PenstockError):
             return
+        go_on = "--append --resume" if mode.startswith("append") else "--resume"
         if kept := self.building.new_episodes(mode):
-            go_on = "--append --resume" if mode.startswith("append") else "--resume"
-            episodes = f"{kept:,} episode{'s are' if kept != 1 else ' is'} kept: after this is fixed, {go_on} continues"
-            error.hint = f"{error.hint}; {episodes}" if error.hint else episodes
+            then = f"{kept:,} episode{'s are' if kept != 1 else ' is'} kept: after this is fixed, {go_on} continues"
+        elif isinstance(error, OutputFailed) and not (mode == "new" and self.out.exists()):  # none is replaced
+            then = f"then run the same command with {go_on}: no episode was finished yet"
+        else:
+            return
+        error.hint = f"{error.hint}; {then}" if error.hint else then
 
     def _report(self, meter: process_memory.PeakMeter, seconds: float) -> Report:
         if self.spec is None or self.writer is None:  # then nothing was closed either

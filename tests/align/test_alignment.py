@@ -242,6 +242,15 @@ def test_only_the_first_twenty_gaps_are_listed_and_all_are_counted() -> None:
     assert (len(stream["gaps"]), stream["gap_count"], stream["lost"]) == (20, 49, 49)
 
 
+def test_a_stream_that_begins_after_the_last_row_is_named_and_not_to_be_held() -> None:
+    cam, late = TopicStream("/cam", every_ms(100, 5), missing="hold"), TopicStream("/late", at_ms(900), missing="hold")
+    with pytest.raises(AlignError, match=r"of every stream: /late begins after the last row: rows 0\.000") as caught:
+        align([cam, late], TopicTimeline("/cam"))
+    hint = caught.value.hint or ""
+    assert "leave it out" in hint and "timeline=fixed" in hint and "set missing: hold" not in hint
+    assert len(align([cam, late], FixedTimeline(fps=10))) > 0
+
+
 def test_streams_that_never_meet_are_refused_with_the_range_of_each() -> None:
     streams = [
         TopicStream("/cam", every_ms(100, 5)),

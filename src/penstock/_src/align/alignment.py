@@ -93,12 +93,28 @@ def _cut(streams: Sequence[TopicStream], pairings: Mapping[str, Pairing], rows: 
         keep &= ~pairing.missing
     remaining = np.flatnonzero(keep)
     if not remaining.size:
-        raise AlignError(
-            f"no row of {rows.times_ns.size:,} finds a message of every stream: {_ranges(streams, pairings, rows)}",
-            hint="the streams do not overlap in time or the tolerance is too small; "
-            "compare time: header with time: log, or set missing: hold",
-        )
+        raise _nothing_left(streams, pairings, rows)
     return Cut(rows.times_ns, keep, int(remaining[0]), int(remaining[-1]) + 1, rows.origin_ns)
+
+
+def _nothing_left(streams: Sequence[TopicStream], pairings: Mapping[str, Pairing], rows: TimelineRows) -> AlignError:
+    text = f"no row of {rows.times_ns.size:,} finds a message of every stream"
+    hint = (
+        "the streams do not overlap in time or the tolerance is too small; "
+        "compare time: header with time: log, or set missing: hold"
+    )
+    late = [each.name for each in streams if _begins_late(each, rows) and pairings[each.name].missing.all()]
+    if late:  # no message can be held before the first one
+        text += f": {', '.join(late)} {'begins' if len(late) == 1 else 'begin'} after the last row"
+        hint = (
+            f"compare time: header with time: log; leave {'it' if len(late) == 1 else 'them'} out, or make rows until "
+            "the end of the recording: timeline=fixed fps=10, with missing: hold for what ends before"
+        )
+    return AlignError(f"{text}: {_ranges(streams, pairings, rows)}", hint=hint)
+
+
+def _begins_late(stream: TopicStream, rows: TimelineRows) -> bool:
+    return bool(stream.times_ns.size) and int(stream.times_ns.min()) + stream.offset_ns > int(rows.times_ns[-1])
 
 
 def _ranges(streams: Sequence[TopicStream], pairings: Mapping[str, Pairing], rows: TimelineRows) -> str:

@@ -191,6 +191,23 @@ def test_a_word_of_another_tool_or_level_is_answered_with_the_right_one(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ("--output v2.1", "unrecognized arguments: --output; a setting is a word without dashes: output=v2.1\n"),
+        ("--fps=20 --json", "a setting is a word without dashes: fps=20\n"),
+        ("--rosbag.chunk-size 500", "a setting is a word without dashes: rosbag.chunk_size=500\n"),
+        ("--quietly", "unrecognized arguments: --quietly\n"),
+    ],
+)
+def test_a_setting_that_is_written_as_an_option_is_shown_as_a_word(
+    options: str, advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["convert", "run.bag", "out", *options.split()])
+    assert ended.value.code == 2 and capsys.readouterr().err.endswith(advice)
+
+
 def test_a_file_to_edit_proposes_the_rate_of_the_topics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = bags.write(tmp_path / "run.bag", bags.joints(STATE, bags.times(50, 1)))
     assert main(["inspect", str(path), "--suggest-config"]) == 0

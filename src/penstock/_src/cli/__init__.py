@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -104,7 +106,22 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     words = getattr(args, "words", None)
     unknown = [word for word in rest if word.startswith("-")]
     if rest and (words is None or unknown):
-        parser.error(f"unrecognized arguments: {' '.join(unknown or rest)}")
+        settings = [] if words is None else [word for each in unknown if (word := _as_setting(each, arguments))]
+        hint = f"; a setting is a word without dashes: {' '.join(settings)}" if settings else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown or rest)}{hint}")
     if words is not None:
         words += rest
     return args
+
+
+def _as_setting(option: str, arguments: Sequence[str]) -> str | None:
+    """`--output v2.1` as `output=v2.1`, where that is a setting of conversions."""
+    from penstock._src.conversion.settings import Settings
+
+    key, equals, value = option.lstrip("-").partition("=")
+    key = key.replace("-", "_")
+    if key.split(".")[0] not in {each.name for each in dataclasses.fields(Settings)}:
+        return None
+    after = arguments[arguments.index(option) + 1 :]
+    value = value if equals else next(iter(after), "…")
+    return shlex.join([f"{key}={'…' if value.startswith('-') else value}"])

@@ -92,6 +92,14 @@ def test_json_lines_are_counted_and_broken_ones_named(tmp_path: Path) -> None:
     assert "1 of 10 records checked cannot be read" in found.notes
 
 
+def test_records_without_an_image_are_no_images_and_no_failures(tmp_path: Path) -> None:
+    _jpeg(tmp_path / "a.jpg")
+    records = [{"question": "x", "answer": "y", **({"image": "a.jpg"} if n % 4 else {})} for n in range(12)]
+    (tmp_path / "train.json").write_text(json.dumps(records))
+    found = measure_files(tmp_path / "train.json")
+    assert (found.samples, found.images, found.image_pixels, found.notes) == (12, 0.75, 48 * 64 * 3, ())
+
+
 def test_the_list_of_an_object_has_the_samples(tmp_path: Path) -> None:
     path = tmp_path / "questions.json"
     questions = [{"image_id": n, "question": "why?", "question_id": n} for n in range(12)]

@@ -75,8 +75,9 @@ def _vqa(store: VQAStore) -> MeasuredFiles:
     notes = list(store.notes)
     if len(records) < len(rows):
         notes.append(f"{len(rows) - len(records)} of {len(rows)} records checked cannot be read")
-    pixels = _pixels(store, records, notes) if "image" in store.columns else 0.0
-    named = sum(len(each.images) or float(each.image_id >= 0 or "image" in store.columns) for each in records.values())
+    shown = {row: each for row, each in records.items() if store.image_key(row, record=each) is not None}
+    pixels = _pixels(store, shown, notes) if "image" in store.columns else 0.0
+    named = sum(len(each.images) or float(each.image_id >= 0 or row in shown) for row, each in records.items())
     held = sum(map(object_bytes, records.values())) / max(len(records), 1)
     images = named / max(len(records), 1)
     kind = store.kind.removeprefix("VQA, ")

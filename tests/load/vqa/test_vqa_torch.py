@@ -118,6 +118,7 @@ def test_lazy_samples_resume_exactly(lines: Path) -> None:
         del iterator
 
 
+@pytest.mark.filterwarnings("ignore:row 8 is left out")
 def test_skipped_images_of_workers_are_counted_in_the_parent(lines: Path) -> None:
     (lines.parent / "images" / "0004.jpg").write_bytes(b"")
     with penstock.StreamingVQADataset(lines, image_size=(8, 8), batch_size=11, on_error="skip") as dataset:

@@ -23,6 +23,8 @@ from penstock._src.profile.record.spans import count, gauge, span
 if TYPE_CHECKING:
     from penstock._src.load.device.cuda import CudaTarget
 
+_MOST_COPIES = 2  # under way at a time: of three slots, one is left to build the next batch in
+
 
 class _Ready(NamedTuple):
     """A batch on the device, its memory there, and the event after which it is complete."""
@@ -68,8 +70,7 @@ class InlineCudaBatches:
 
         gauge("queue_depth", self._own.n_complete + len(self._ready))
         if not self._ready:
-            self._release_copied()
-            self._start_copy(self._own.take(wait=True))
+            self._copy_next(wait=True)
         if not self._ready:
             return None  # all has ended
         ready = self._ready.popleft()
@@ -80,14 +81,18 @@ class InlineCudaBatches:
         if ready.job.decoded_there:
             count("images_decoded", ready.job.decoded_there)
         if not self._ready:
-            self._start_copy(self._own.take(wait=False))
+            self._copy_next(wait=False)
         return ready.job, ready.batch
 
-    def _start_copy(self, job: BatchJob | None) -> None:
-        """Begin the copy of a batch."""
+    def _copy_next(self, wait: bool) -> None:
+        """Begin the copy of the next batch; without `wait`, where it is complete."""
         self._release_copied()
-        if job is None:
-            return
+        job = self._own.take(wait)
+        if job is not None:
+            self._start_copy(job)
+
+    def _start_copy(self, job: BatchJob) -> None:
+        """Begin the copy of a batch."""
         import torch
 
         slot = job.slot
@@ -116,9 +121,11 @@ class InlineCudaBatches:
         self._ready.append(_Ready(job, {**ordered, **batch, **job.texts}, held, done))
 
     def _release_copied(self) -> None:
-        """Give back the slots that the device has read."""
-        while self._under_way and self._under_way[0][0].query():
-            self._release(self._under_way.popleft()[1])
+        """Give back the slots that the device has read; a device that lags behind is waited for."""
+        while self._under_way and (len(self._under_way) >= _MOST_COPIES or self._under_way[0][0].query()):
+            done, job = self._under_way.popleft()
+            done.synchronize()
+            self._release(job)
 
     def _release(self, job: BatchJob) -> None:
         job.arrays, job.encoded = {}, []

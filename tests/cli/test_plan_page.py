@@ -21,7 +21,7 @@ DISK = LoadOption("disk", 1.0, FIXED, 542 << 20, 11.0, 5100.0, "the disk has 200
 LOADING = LoadPlan(
     path="datasets/run", kind="LeRobot v3.0", rows=1200, episodes=4, samples=1200, window="Window()", batch_size=64,
     image_size=(224, 224), stored_bytes=333_000_000, decoded_bytes=517 * MIB, batch_bytes=27 * MIB,
-    pinned_bytes=160 * MIB, engine_bytes=96 * MIB,
+    engine_bytes=96 * MIB,
     budget_bytes=1024 * MIB, available_bytes=20 << 30, memory_limit="physical memory", strategy="small_dataset",
     threads=2, slots=5, prefetch=3, chosen=RAM, options=(OFF, RAM, DISK),
     reasons=("view in memory gives 38.3× the samples/s of decoding every time, and takes 8.4 s to fill once",),

@@ -21,6 +21,7 @@ from penstock._src.load.bench import planning
 from penstock._src.load.views.view_file import ViewSpec, layout_within
 from penstock._src.plan.history import RunOutcome, read_history
 from penstock._src.plan.load_plan import LoadOption, LoadPlan, choose, strategy_for
+from penstock._src.system.units import format_bytes
 from penstock.errors import UsageError
 from tests.stores import hdf5_files as files
 
@@ -83,6 +84,11 @@ def test_a_plan_of_a_store(plan: LoadPlan, episodes: Path) -> None:
     one = layout_within(ViewSpec("cam", "", (8, 8), 3), 36, None, checked=False).n_bytes
     assert plan.options[1].memory_bytes["view"] == images * one
     assert plan.peak_bytes <= plan.budget_bytes and plan.samples_per_s > 0
+
+
+def test_a_plan_says_what_its_batches_take_and_no_more(plan: LoadPlan) -> None:
+    shown = f"{plan.threads}, {plan.slots} batches of {format_bytes(plan.batch_bytes)} in memory"
+    assert dict(plan.lines())["threads"] == shown and "pinned_bytes" not in plan.to_json()
 
 
 def test_a_loader_obeys_a_plan(plan: LoadPlan, episodes: Path) -> None:
@@ -156,7 +162,6 @@ def test_a_store_that_is_open_is_planned_as_its_path(plan: LoadPlan, episodes: P
     with penstock.open(episodes, episodes=[0, 2]) as store:
         part = penstock.plan_loading(store, 4, image_size=(8, 8), memory="256MiB", seconds=0.05)
     assert (part.rows, part.episodes, part.slots) == (24, 2, plan.slots)
-    assert plan.pinned_bytes >= plan.slots * plan.batch_bytes
 
 
 def test_a_plan_and_auto_agree_on_what_memory_holds(episodes: Path) -> None:

@@ -85,8 +85,6 @@ class LoadPlan:
     decoded_bytes: int
     """All images of the window's columns at the size of a batch, and all numbers."""
     batch_bytes: int
-    pinned_bytes: int
-    """All batches in memory, pinned for a GPU: torch rounds each up to a power of two."""
     engine_bytes: int
     """What an engine process takes at most; the predictions are those of threads."""
     budget_bytes: int
@@ -148,8 +146,7 @@ class LoadPlan:
             ("memory", f"{format_bytes(self.available_bytes)} available ({self.memory_limit}), budget "
              f"{format_bytes(self.budget_bytes)}"),
             ("strategy", f"{self.strategy}: {_STRATEGY_TEXT[self.strategy]}"),
-            ("threads", f"{self.threads}, {self.slots} batches of {format_bytes(self.batch_bytes)} in memory "
-             f"({format_bytes(self.pinned_bytes)} where they are pinned for a GPU)"),
+            ("threads", f"{self.threads}, {self.slots} batches of {format_bytes(self.batch_bytes)} in memory"),
             ("engine", f"torch tensors come from a process of its own, which takes {format_bytes(self.engine_bytes)}"),
         ]  # fmt: skip
         lines += [("because", reason) for reason in self.reasons]

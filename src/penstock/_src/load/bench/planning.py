@@ -22,7 +22,6 @@ from penstock._src.load.views import cache
 from penstock._src.load.views.choose_views import full_bytes_of, share_on_disk
 from penstock._src.load.vqa.planning import vqa_options
 from penstock._src.plan.load_plan import LoadOption, LoadPlan, choose, strategy_for
-from penstock._src.plan.probe.host_plan import pinned_bytes
 from penstock._src.plan.view_choice import LEAST_SHARE, is_enough_on_disk, share_in_memory
 from penstock._src.stores.opening import open_store
 from penstock._src.stores.store import Store
@@ -91,7 +90,6 @@ def plan_loading(
             decoded_bytes=decoded_bytes,
             batch_bytes=whole.memory_split.slot_bytes,
             engine_bytes=ENGINE_BYTES,
-            pinned_bytes=whole.memory_split.slots * pinned_bytes(whole.memory_split.slot_bytes),
             budget_bytes=budget_bytes,
             available_bytes=limit.available_bytes,
             memory_limit=limit.available_ruled_by,

@@ -166,11 +166,12 @@ def test_a_store_that_is_open_is_planned_as_its_path(plan: LoadPlan, episodes: P
 
 def test_a_plan_and_auto_agree_on_what_memory_holds(episodes: Path) -> None:
     with penstock.open(episodes) as store:
-        with penstock.Loader(store, batch_size=4, image_size=(64, 64), view="off", output="numpy") as without:
+        words: dict[str, Any] = {"image_size": (64, 64), "output": "numpy"}  # by threads, as the plan has it
+        with penstock.Loader(store, batch_size=4, view="off", **words) as without:
             memory = without.memory_split.fixed_bytes + 36 * 64 * 64 * 3
         plan = penstock.plan_loading(episodes, 4, image_size=(64, 64), memory=memory, seconds=0.05)
         ram = next(each for each in plan.options if each.view == "ram")
-        with penstock.Loader(store, batch_size=4, image_size=(64, 64), memory=memory, output="numpy") as auto:
+        with penstock.Loader(store, batch_size=4, memory=memory, **words) as auto:
             held = sum(view.capacity for view in auto._views) / sum(view.rows for view in auto._views)
     assert 0 < ram.share < 1 and held == pytest.approx(ram.share, abs=0.1)
 

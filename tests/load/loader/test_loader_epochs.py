@@ -335,7 +335,17 @@ def test_a_thread_that_waits_learns_that_its_pass_was_ended(how: str) -> None:
 
     thread = threading.Thread(target=take)
     thread.start()
-    assert _until(lambda: len(taken) == 2 and loader._pass is not None and loader._pass._own._take_lock.locked())
+
+    def is_waiting() -> bool:
+        if len(taken) != 2 or loader._pass is None:
+            return False
+        lock = loader._pass._own._take_lock  # an RLock has no `locked()` before Python 3.14
+        if lock.acquire(blocking=False):
+            lock.release()
+            return False
+        return True
+
+    assert _until(is_waiting)
     turn = loader._turn
     ending = {"close": loader.close, "set_epoch": lambda: loader.set_epoch(5), "iter": lambda: iter(loader)}[how]
     other = threading.Thread(target=ending)

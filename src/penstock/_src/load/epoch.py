@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from penstock._src.load.engine.batch_tasks import begin_job
 from penstock._src.load.engine.job import BatchJob, BatchPart, EpochRecords
-from penstock._src.load.engine.slots import Slot, SlotLayout, Slots, arrays_in
+from penstock._src.load.engine.slots import Slot, SlotLayout, Slots
 from penstock._src.load.engine.source import SOURCE, ImageColumn, SampleSource
 from penstock._src.load.engine.stages import PLAN, now_ns
 from penstock._src.load.engine.thread_pool import ThreadPool
@@ -67,7 +67,7 @@ class BatchRecipe:
 
 def job_in(slot: Slot, layout: SlotLayout, size: int, epoch: int, records: EpochRecords) -> BatchJob:
     """A batch that is built in a slot."""
-    job = BatchJob(size, arrays_in(slot, layout, size), {})
+    job = BatchJob(size, slot.arrays(layout, size), {})
     job.slot, job.epoch, job.epoch_records = slot.number, epoch, records
     return job
 

@@ -5,7 +5,6 @@ JPEG columns travel as bytes (a tenth of the pixels), are decoded whole and resi
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable
 from typing import Any
 
@@ -53,10 +52,10 @@ class CudaTarget:
                 self.notes = (f"JPEGs are decoded on the CPU: {reason}",)
                 if gpu_decode is True:
                     raise UsageError(f"gpu_decode=True: {reason}", hint='gpu_decode="auto" decodes on the CPU then')
-        self.register: Callable[[mmap.mmap], None] | None = self._register
+        self.register: Callable[[Any], None] | None = self._register
         self._registered: list[int] = []
 
-    def _register(self, memory: mmap.mmap) -> None:
+    def _register(self, memory: Any) -> None:
         """The GPU copies from it by itself; where the system refuses to pin it, torch copies with the CPU's help."""
         import torch
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -24,7 +23,7 @@ class Target(Protocol):
     shaping: Shaping
     """How the threads make images; a device may finish the rest."""
     notes: tuple[str, ...]
-    register: Callable[[mmap.mmap], None] | None
+    register: Callable[[Any], None] | None
     """Prepares the memory of a slot; None: nothing to do."""
     device: Any
     """Where batches lie: "cpu", or torch's device."""
@@ -131,7 +130,7 @@ class HostTarget:
     """Batches in memory; tensors are zero-copy views of the slot."""
 
     notes: tuple[str, ...] = ()
-    register: Callable[[mmap.mmap], None] | None = None
+    register: Callable[[Any], None] | None = None
     device: Any = "cpu"
     is_device = False
 

@@ -159,6 +159,7 @@ class BatchJob:
         self.epoch = 0
         self.is_last = False  # of its epoch
         self.epoch_records: EpochRecords | None = None
+        self.answer: Callable[[BatchJob], None] | None = None  # told when it is over
         self._begun: dict[str, bool] = {}  # False: it was given up before a thread began it
         self._left = 0
         self._is_inside = False
@@ -260,8 +261,12 @@ class BatchJob:
                 record = functools.partial(self.sums.record, is_counted=self.is_counted, is_inside=self._is_inside)
                 record() if self.epoch_records is None else self.epoch_records.add(self.epoch, record)
         finally:
-            self._over.set()
-            self._ready.set()
+            try:
+                if self.answer is not None:
+                    self.answer(self)
+            finally:
+                self._over.set()
+                self._ready.set()
 
 
 class _CountedTask:

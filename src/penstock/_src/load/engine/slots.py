@@ -60,6 +60,12 @@ class Slot:
         self.number = number
         self.n_bytes = n_bytes
         self.memory = memory
+        self._whole: dict[str, NDArray[Any]] = {}
+
+    def arrays(self, layout: SlotLayout, size: int) -> dict[str, NDArray[Any]]:
+        """The arrays of a batch of `size` samples that is built in it."""
+        self._whole = self._whole or Lease(self, layout).arrays
+        return {name: array[:size] for name, array in self._whole.items()}
 
 
 class Lease:
@@ -79,15 +85,10 @@ class Lease:
         }
 
 
-def arrays_in(slot: Slot, layout: SlotLayout, size: int) -> dict[str, NDArray[Any]]:
-    """The arrays of a batch of `size` samples that is built in a slot."""
-    return {name: array[:size] for name, array in Lease(slot, layout).arrays.items()}
-
-
 class Slots:
     """The slots of a loader. One is free again once the last array over the batch in it is gone."""
 
-    def __init__(self, layout: SlotLayout, count: int, register: Callable[[mmap.mmap], None] | None = None) -> None:
+    def __init__(self, layout: SlotLayout, count: int, register: Callable[[Any], None] | None = None) -> None:
         """`register` is called once with the memory of every slot: a GPU copies from it by itself then."""
         self.layout = layout
         self._register = register
@@ -112,7 +113,7 @@ class Slots:
         self._free.put(number)
         return number
 
-    def _memory(self, n_bytes: int) -> mmap.mmap:
+    def _memory(self, n_bytes: int) -> Any:
         return anonymous_memory(n_bytes)
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import errno
 import os
-import select
 import socket
 import struct
 from enum import IntEnum
@@ -17,7 +16,8 @@ _HEADER = struct.Struct("<8q")
 _INLINE_BYTES = 32 << 10  # a larger payload travels in a memory file: the system limits what one message takes
 _MOST_BYTES = _HEADER.size + _INLINE_BYTES
 _FD_BYTES = socket.CMSG_SPACE(array.array("i").itemsize)
-_FLAGS = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0)) | int(socket.MSG_DONTWAIT)
+_FLAGS = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+_TIME = struct.Struct("@ll")  # seconds and microseconds, as the system has them
 
 
 class Kind(IntEnum):
@@ -33,10 +33,11 @@ class Kind(IntEnum):
     READY = 10  # what the engine holds by itself, in bytes
     FAILED = 11  # payload: the error that kept it from starting
     DONE = 12  # sequence number, images copied from views, images decoded, images decoded on the device;
-    #            payload, where there is any of it: texts, rows that were lost, counts of views that have changed
+    #            payload, where there is any of it: texts, and rows that were lost
     ERROR = 13  # sequence number; payload: the error
     CANCELLED = 14  # number of the question
     DEVICE = 15  # number of a slot; payload: its memory on the GPU
+    VIEWS = 16  # payload: counts of views, where they have changed
 
 
 class ChannelClosed(Exception):
@@ -57,6 +58,8 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
+        self._socket.setblocking(True)
+        self._timeout_s: float | None = None
         self._memory = bytearray(_MOST_BYTES)  # received into: what would be new memory each time costs page faults
 
     @classmethod
@@ -90,17 +93,17 @@ class Channel:
 
     def receive(self, timeout_s: float | None = None) -> ChannelMessage | None:
         """The next message; None where none came in time. `timeout_s` None waits for ever."""
-        while True:
-            try:
-                n_bytes, ancillary, _, _ = self._socket.recvmsg_into([self._memory], _FD_BYTES, _FLAGS)
-                break
-            except BlockingIOError:
-                if timeout_s == 0 or not self._has_come(timeout_s):
-                    return None
-            except OSError as error:
-                if isinstance(error, ConnectionError) or error.errno == errno.EBADF:
-                    raise ChannelClosed from error
-                raise
+        try:
+            if timeout_s != 0:
+                self._wait_at_most(timeout_s)
+            flags = _FLAGS if timeout_s != 0 else _FLAGS | socket.MSG_DONTWAIT
+            n_bytes, ancillary, _, _ = self._socket.recvmsg_into([self._memory], _FD_BYTES, flags)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if isinstance(error, ConnectionError) or error.errno == errno.EBADF:
+                raise ChannelClosed from error
+            raise
         if not n_bytes:
             raise ChannelClosed
         kind, *numbers, size = _HEADER.unpack_from(self._memory)
@@ -114,10 +117,13 @@ class Channel:
         finally:
             os.close(fd)
 
-    def _has_come(self, timeout_s: float | None) -> bool:
-        poll = select.poll()  # one cannot wait twice, as when a signal handler closes the loader meanwhile
-        poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(None if timeout_s is None else timeout_s * 1e3))
+    def _wait_at_most(self, timeout_s: float | None) -> None:
+        """By an option of the socket: asking first whether a message has come takes twice as long."""
+        if timeout_s != self._timeout_s:
+            seconds = timeout_s or 0.0  # 0: for ever
+            value = _TIME.pack(int(seconds), int(seconds % 1 * 1e6))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+            self._timeout_s = timeout_s
 
     def close(self) -> None:
         self._socket.close()

@@ -6,7 +6,6 @@ however that ends: it watches that process itself, for a forked child of it may 
 
 from __future__ import annotations
 
-import mmap
 import os
 import queue
 import select
@@ -14,9 +13,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock._src.formats.format import load
@@ -30,6 +29,7 @@ from penstock._src.load.epoch import job_in, start_job
 from penstock._src.load.process.channel import Channel, ChannelClosed, ChannelMessage, Kind
 from penstock._src.load.process.packing import pack, pack_error, unpack
 from penstock._src.load.process.row_marks import RowMarks, guard_source
+from penstock._src.load.process.slots import slot_memory
 from penstock._src.load.process.spec import EngineSpec, EngineStart, ViewCounts, outputs_of
 from penstock._src.load.sampling.position_map import PositionMap
 from penstock._src.profile.record.spans import span
@@ -40,22 +40,6 @@ if TYPE_CHECKING:
 
 _SWITCH_S = 0.0005  # threads that read bytes soon make way for the one that decodes on the device
 _PARENT_LOOK_S = 1.0  # how often it checks the training process where the system sends no event
-
-
-@dataclass(frozen=True)
-class _RequestedBatch:
-    """A batch on its way: complete when its job is; `error` where it could not be started."""
-
-    number: int
-    job: BatchJob | None
-    error: BaseException | None = None
-
-
-@dataclass(frozen=True)
-class _Cancelled:
-    """What is sent once everything that was requested before is over."""
-
-    number: int
 
 
 class EngineLoop:
@@ -85,7 +69,7 @@ class EngineLoop:
                     return
             elif message.kind == Kind.SLOT:
                 number, n_bytes = message.numbers[:2]
-                self._slots[number] = Slot(number, mmap.mmap(message.fd, n_bytes), n_bytes)
+                self._slots[number] = Slot(number, slot_memory(message.fd, n_bytes), n_bytes)
                 os.close(message.fd)
                 self._added(number)
             else:
@@ -119,10 +103,12 @@ class EngineProcessLoop(EngineLoop):
         self._device_images = _device_images(spec)
         self._epoch_records = EpochRecords()
         self._under_way: dict[int, BatchJob] = {}
-        self._counts = _counts_of(self._sources)
+        self._counts, self._counting = _counts_of(self._sources), threading.Lock()
         self._on_device: tuple[int, BatchJob, Any] | None = None  # the batch that the device decodes now
-        self._requested: queue.SimpleQueue[_RequestedBatch | _Cancelled] = queue.SimpleQueue()
-        threading.Thread(target=self._answer, name="penstock-answer", daemon=True).start()
+        self._for_device: queue.SimpleQueue[tuple[int, BatchJob | None]] = queue.SimpleQueue()
+        if self._device_images is not None:
+            sys.setswitchinterval(_SWITCH_S)
+            threading.Thread(target=self._use_device, name="penstock-device", daemon=True).start()
 
     def _idle(self) -> AbstractContextManager[object]:
         return span(SLOT) if self._epoch_records.has_begun(0) and not self._under_way else nullcontext()
@@ -134,66 +120,100 @@ class EngineProcessLoop(EngineLoop):
     def _take(self, message: ChannelMessage) -> None:
         numbers = message.numbers
         if message.kind == Kind.MAKE:
-            self._requested.put(self._begin(*numbers[:5]))
+            self._begin(*numbers[:5])
         elif message.kind == Kind.EPOCH:
             self._epoch_records.begin(numbers[0])
         elif message.kind == Kind.CANCEL:
-            for job in list(self._under_way.values()):
-                job.cancel()
-            self._requested.put(_Cancelled(numbers[0]))
+            self._cancel(numbers[0])
 
-    def _begin(self, number: int, epoch: int, first: int, stop: int, slot: int) -> _RequestedBatch:
+    def _begin(self, number: int, epoch: int, first: int, stop: int, slot: int) -> None:
         job = job_in(self._slots[slot], self._spec.layout, stop - first, epoch, self._epoch_records)
         if self._device_images is not None:
             job.area = self._device_images.area(slot)
+        job.answer = partial(self._filled, number)
         self._under_way[number] = job
-        try:
-            start_job(job, self._position_map, range(first, stop), self.pool(), self._is_encoded)
-        except BaseException as error:
-            self._under_way.pop(number, None)
-            return _RequestedBatch(number, None, error)
-        return _RequestedBatch(number, job)
+        pool, positions = self.pool(), range(first, stop)
+        job.plan_in(pool, lambda _: start_job(job, self._position_map, positions, pool, self._is_encoded))
 
     def _is_encoded(self, column: ImageColumn) -> bool:
         return outputs_of(column) in self._spec.encoded
 
-    # The answering thread
+    def _cancel(self, number: int) -> None:
+        """Give up all batches; answered when nothing is written to a slot any more."""
+        jobs = dict(self._under_way)
+        for job in jobs.values():
+            job.cancel()
+        for place, job in jobs.items():
+            job.cancel_and_wait()
+            self._under_way.pop(place, None)
+        if self._device_images is None:
+            self._channel.send(Kind.CANCELLED, number)
+        else:
+            self._for_device.put((number, None))
 
-    def _answer(self) -> None:
-        """Report complete batches, in the order of the requests."""
-        try:
-            while True:
-                request = self._requested.get()
-                if isinstance(request, _Cancelled):
-                    self._finish_device_batch()
-                    self._channel.send(Kind.CANCELLED, request.number)
-                elif request.job is None:
-                    self._finish_device_batch()
-                    self._send_error(request.number, request.error)
-                else:
-                    self._complete(request.number, request.job)
-                if self._on_device is not None and self._requested.empty():
-                    self._finish_device_batch()
-                del request
-        except ChannelClosed:
-            os._exit(0)
+    # In whatever thread a batch ends
 
-    def _complete(self, number: int, job: BatchJob) -> None:
-        if self._on_device is not None and not job.is_ready:
-            self._finish_device_batch()  # it need not wait for the reads of this one
-        try:
-            job.wait()
-            if self._device_images is not None:
-                done = self._device_images.begin(job, job.slot)
-                self._finish_device_batch()  # the one before: the device works on this one meanwhile
-                self._on_device = (number, job, done)
+    def _filled(self, number: int, job: BatchJob) -> None:
+        """The threads are done with a batch."""
+        if self._device_images is None or job.error is not None:
+            self._report(number, job)
+        else:
+            self._for_device.put((number, job))
+
+    def _report(self, number: int, job: BatchJob) -> None:
+        """Say that a batch is complete, or what went wrong with it."""
+        self._under_way.pop(number, None)
+        job.arrays, job.encoded = {}, []
+        with _ending_the_process():
+            if job.error is not None:
+                self._channel.send(Kind.ERROR, number, payload=pack_error(job.error))
                 return
+            self._report_counts()
+            self._channel.send(Kind.DONE, number, job.hits, job.made, job.decoded_there, payload=self._rest_of(job))
+
+    def _rest_of(self, job: BatchJob) -> bytes:
+        """Texts and lost rows of a batch, where there are any."""
+        if not job.texts and not job.failures:
+            return b""
+        numbers = {id(source): place for place, source in enumerate(self._sources)}
+        lost = [(numbers[id(each.source)], each.column, each.row, each.places, each.error) for each in job.failures]
+        return pack((job.texts, lost))
+
+    def _report_counts(self) -> None:
+        """Tell of views that have refused rows, or found damaged ones, since the last time."""
+        with self._counting:  # the newest are told last
+            counts = _counts_of(self._sources)
+            if counts != self._counts:
+                self._channel.send(Kind.VIEWS, payload=pack(counts))
+                self._counts = counts
+
+    # The thread that uses the device
+
+    def _use_device(self) -> None:
+        """Decode one batch after the other there, and report each when its images are there."""
+        with _ending_the_process():
+            while True:
+                number, job = self._for_device.get()
+                if job is None:
+                    self._finish_device_batch()
+                    self._channel.send(Kind.CANCELLED, number)
+                elif (done := self._begun_there(number, job)) is not None:
+                    self._finish_device_batch()  # the one before: the device works on this one meanwhile
+                    self._on_device = (number, job, done)
+                if self._on_device is not None and self._for_device.empty():
+                    self._finish_device_batch()
+                del job
+
+    def _begun_there(self, number: int, job: BatchJob) -> Any:
+        """The event after which the images of a batch are on the device; None where they cannot be decoded."""
+        assert self._device_images is not None
+        try:
+            return self._device_images.begin(job, job.slot)
         except BaseException as error:
-            job.cancel_and_wait()  # nothing is written to the slot any more
-            self._under_way.pop(number, None)
-            self._send_error(number, error)
-            return
-        self._send_done(number, job)
+            self._finish_device_batch()
+            job.fail(error)
+            self._report(number, job)
+            return None
 
     def _finish_device_batch(self) -> None:
         """Wait for the batch that the device decodes, and report it as complete."""
@@ -201,22 +221,19 @@ class EngineProcessLoop(EngineLoop):
             return
         (number, job, done), self._on_device = self._on_device, None
         done.synchronize()
-        self._send_done(number, job)
+        self._report(number, job)
 
-    def _send_done(self, number: int, job: BatchJob) -> None:
-        self._under_way.pop(number, None)
-        job.arrays, job.encoded = {}, []
-        payload = b""
-        counts = _counts_of(self._sources)
-        if job.texts or job.failures or counts != self._counts:
-            numbers = {id(source): place for place, source in enumerate(self._sources)}
-            lost = [(numbers[id(each.source)], each.column, each.row, each.places, each.error) for each in job.failures]
-            payload = pack((job.texts, lost, counts))
-            self._counts = counts
-        self._channel.send(Kind.DONE, number, job.hits, job.made, job.decoded_there, payload=payload)
 
-    def _send_error(self, number: int, error: BaseException | None) -> None:
-        self._channel.send(Kind.ERROR, number, payload=pack_error(error))
+@contextmanager
+def _ending_the_process() -> Iterator[None]:
+    """Nobody would ever hear of a batch whose thread fails: the process ends, and the training starts another one."""
+    try:
+        yield
+    except ChannelClosed:
+        os._exit(0)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
 
 
 def _device_images(spec: EngineSpec) -> DeviceImages | None:
@@ -259,7 +276,6 @@ def _exit_with(ended: int) -> None:
 def main(fd: int, marks_fd: int, parent: int) -> None:
     """The whole life of the process; `fd`: its end of the channel."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training
-    sys.setswitchinterval(_SWITCH_S)
     is_orphaned = _watch(parent)
     channel = Channel(socket.socket(fileno=fd))
     code = 0

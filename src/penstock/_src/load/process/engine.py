@@ -15,7 +15,7 @@ from typing import Any
 
 import penstock
 from penstock._src.load.epoch import BatchRecipe, PlannedBatch
-from penstock._src.load.process.channel import Channel, ChannelClosed, Kind
+from penstock._src.load.process.channel import Channel, ChannelClosed, ChannelMessage, Kind
 from penstock._src.load.process.packing import pack, unpack
 from penstock._src.load.process.passes import ProcessPass
 from penstock._src.load.process.row_marks import RowMarks, RowRef
@@ -107,11 +107,21 @@ class ProcessEngine:
         self._last_done = self._done
         self.device_slots.clear()
 
+    def heard(self, message: ChannelMessage) -> None:
+        """What the engine says once, whoever reads it: counts of views, and the memory of a slot on the GPU."""
+        if message.kind == Kind.VIEWS:
+            self.view_counts = unpack(message.payload)
+        elif message.kind == Kind.DEVICE:
+            self.map_device_slot(message.numbers[0], message.payload)
+
     def map_device_slot(self, number: int, payload: bytes) -> None:
-        """The engine has made memory for a slot on the GPU; it says so once, whoever reads it."""
         from penstock._src.load.process.device_images import mapped
 
-        self.device_slots[number] = mapped(payload)
+        try:
+            self.device_slots[number] = mapped(payload)
+        except RuntimeError:  # an engine that has just ended: the next one says it again
+            if self._process is None or self._process.poll() is None:
+                raise
 
     def device_images(self, slot: int, size: int) -> dict[str, Any]:
         """The images of a batch that the engine has decoded on the GPU, copied there."""
@@ -169,10 +179,9 @@ class ProcessEngine:
             while True:
                 message = self.channel.receive()
                 assert message is not None
-                if message.kind == Kind.DEVICE:
-                    self.map_device_slot(message.numbers[0], message.payload)
-                elif message.kind == Kind.CANCELLED and message.numbers[0] == number:
+                if message.kind == Kind.CANCELLED and message.numbers[0] == number:
                     return
+                self.heard(message)
         except ChannelClosed:
             return  # it has died: it writes no more
         except BaseException:  # Ctrl-C: its answer is not waited for

@@ -32,7 +32,7 @@ class ProcessPass(Pass):
     ) -> None:
         super().__init__(engine, plan, sources, grow)
         self._process = engine
-        self._done: deque[ChannelMessage] = deque()
+        self._answers: dict[int, ChannelMessage] = {}
         self.begin_epoch(epoch)
         self._request()
 
@@ -55,42 +55,33 @@ class ProcessPass(Pass):
     # Answers
 
     def _await(self, request: BatchRequest, wait: bool) -> BatchJob | None:
-        while True:
+        while request.number not in self._answers:
             try:
-                message = self._next_message(wait)
+                is_there = self._receive(wait)
             except ChannelClosed:
                 if self._over:
                     return None
                 self._restart()
                 continue
-            if message is not None and message.kind == Kind.DEVICE:
-                self._process.map_device_slot(message.numbers[0], message.payload)
-            elif message is None or self._over:
+            if self._over or not is_there:
                 return None
-            elif message.numbers[0] == request.number:  # others are of a pass that has ended
-                return self._job(request, message)
+        return self._job(request, self._answers.pop(request.number))
 
-    def _next_message(self, wait: bool) -> ChannelMessage | None:
-        """The next message."""
+    def _receive(self, wait: bool) -> bool:
+        """Take the next message; whether there was one. Batches may be complete in another order than asked for."""
         if self._process.channel is None:
             raise ChannelClosed
-        self._read_all()
-        if self._done:
-            return self._done.popleft()
-        return self._process.channel.receive(None) if wait else None
-
-    def _read_all(self) -> None:
-        """All messages that have come already."""
-        if self._process.channel is None:
-            return
-        try:
-            while (message := self._process.channel.receive(0)) is not None:
-                self._done.append(message)
-        except ChannelClosed:
-            pass  # the next wait notices it
+        message = self._process.channel.receive(None if wait else 0)
+        if message is None:
+            return False
+        if message.kind in (Kind.DONE, Kind.ERROR):
+            self._answers[message.numbers[0]] = message  # those of a pass that has ended are never asked for
+        else:
+            self._process.heard(message)
+        return True
 
     def _restart(self) -> None:
-        self._done.clear()
+        self._answers.clear()
         try:
             self._process.restart(len(self._requests))
         except BaseException:
@@ -108,15 +99,17 @@ class ProcessPass(Pass):
         job = BatchJob(request.planned.stop - request.planned.first, {}, {})
         _, job.hits, job.made, job.decoded_there, *_ = message.numbers
         if message.payload:
-            job.texts, lost, self._process.view_counts = unpack(message.payload)
+            job.texts, lost = unpack(message.payload)
             job.failures = [Failure(self.sources[number], *rest) for number, *rest in lost]
         return job
 
     @property
     def n_complete(self) -> int:
         with self._take_lock:
-            self._read_all()
-            return sum(message.kind in (Kind.DONE, Kind.ERROR) for message in self._done)
+            with contextlib.suppress(ChannelClosed):  # the next wait notices it
+                while self._receive(wait=False):
+                    pass
+            return sum(request.number in self._answers for request in self._requests)
 
     def close(self) -> None:
         was_over, self._over = self._over, True
@@ -125,11 +118,7 @@ class ProcessPass(Pass):
         if not was_over:
             self._tell(Kind.CANCEL, 0)  # its answer wakes a thread that waits in `take`
         with self._take_lock:
-            for message in self._done:
-                if message.kind == Kind.DEVICE:
-                    with contextlib.suppress(RuntimeError):  # the engine has just ended: its next one says it again
-                        self._process.map_device_slot(message.numbers[0], message.payload)
-            self._done.clear()
+            self._answers.clear()
             requests, self._requests = self._requests, deque()
             if not requests:
                 return

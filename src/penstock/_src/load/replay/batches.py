@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._src.load.engine.slots import SlotLayout, Slots, arrays_in
+from penstock._src.load.engine.slots import SlotLayout, Slots
 from penstock._src.load.engine.source import Shaping
 from penstock._src.load.engine.thread_pool import ThreadPool
 from penstock._src.load.process.channel import Channel, ChannelClosed, ChannelMessage, Kind
@@ -84,7 +84,7 @@ class ReplayEngine(EngineLoop):
             number, slot = message.numbers[:2]
             samples = np.frombuffer(message.payload, np.int64)
             try:
-                fill_batch(arrays_in(self._slots[slot], self._layout, len(samples)), self._files, samples, self.pool())
+                fill_batch(self._slots[slot].arrays(self._layout, len(samples)), self._files, samples, self.pool())
             except BaseException as error:
                 self._channel.send(Kind.ERROR, number, payload=pack_error(error))
             else:
@@ -123,7 +123,7 @@ class ReplayBatches:
             else:
                 if self._pool is None:
                     self._pool = ThreadPool(self._threads)
-                fill_batch(arrays_in(self._slots[slot], self._slots.layout, size), files, draw(), self._pool)
+                fill_batch(self._slots[slot].arrays(self._slots.layout, size), files, draw(), self._pool)
         except BaseException:
             if self._engine is not None:
                 self._engine.cancel()  # it writes to the slot no more

@@ -15,7 +15,6 @@ import pytest
 
 from penstock._src.system.files import open_source, refresh
 from penstock._src.system.files.remote import client as clients
-from penstock._src.system.files.remote import credentials
 from penstock._src.system.files.remote.client import client_of, split_url
 from penstock._src.system.files.remote.held import held
 from penstock._src.system.files.remote.requests import RequestPool, pool
@@ -151,40 +150,6 @@ def test_passing_faults_are_not_seen(server: RangeServer, fault: int | str) -> N
         assert client.read(key, begin, begin + 5000) == DATA[begin : begin + 5000]
 
 
-def test_credentials_of_files_and_variables(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = os.path.join(os.environ["HOME"], ".aws")
-    os.makedirs(home)
-    with open(f"{home}/credentials", "w", encoding="utf-8") as file:
-        file.write("[default]\naws_access_key_id = d\naws_secret_access_key = s\n[lab]\naws_access_key_id = lab\n"
-                   "aws_secret_access_key = ls\n")  # fmt: skip
-    with open(f"{home}/config", "w", encoding="utf-8") as file:
-        file.write("[profile lab]\nregion = eu-west-1\nendpoint_url = http://lab:9000\n")
-    found = credentials.s3_options({}, metadata=False)
-    assert (found["access_key_id"], found["region"]) == ("d", "us-east-1") and "skip_signature" not in found
-    monkeypatch.setenv("AWS_PROFILE", "lab")
-    found = credentials.s3_options({}, metadata=False)
-    assert (found["access_key_id"], found["region"], found["endpoint"]) == ("lab", "eu-west-1", "http://lab:9000")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "e")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://all")
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://s3")
-    found = credentials.s3_options({"secret_access_key": "given"}, metadata=False)
-    assert (found["access_key_id"], found["secret_access_key"], found["endpoint"]) == ("e", "given", "http://s3")
-
-
-def test_without_credentials_nothing_is_signed_and_no_metadata_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for options in (credentials.s3_options, credentials.gs_options):
-        assert options({}, metadata=False)["skip_signature"] is True
-        assert "skip_signature" not in options({}, metadata=True)
-    with pytest.raises(ConfigError, match="AZURE_STORAGE_ACCOUNT_NAME"):
-        credentials.az_options({}, metadata=False)
-    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "AccountName=acc;AccountKey=a2V5;BlobEndpoint=http://e")
-    found = credentials.az_options({}, metadata=False)
-    assert found == {"account_name": "acc", "account_key": "a2V5", "endpoint": "http://e"}
-    assert not settings().cloud_metadata
-    monkeypatch.setenv("PENSTOCK_CLOUD_METADATA", "1")
-    assert settings().cloud_metadata
-
-
 def test_explicit_options_are_those_of_the_longest_beginning(
     server: RangeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,18 +175,6 @@ def test_options_given_after_a_refusal_are_used(server: RangeServer) -> None:
         open_source("s3://b/x")
     configure("s3://b", access_key_id="test-key", secret_access_key="test-secret")
     assert open_source("s3://b/x").read(0, 10) == DATA[:10]
-
-
-def test_a_key_goes_with_its_own_token(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    server.put("b", "x", DATA)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
-        monkeypatch.setenv(name, "of the shell")
-    given = {"access_key_id": "test-key", "secret_access_key": "test-secret"}
-    for token in (None, "its own"):
-        configure("s3://b", **given, **({} if token is None else {"session_token": token}))
-        client_of("s3://b/x")[0].head("x")
-        assert server.requests[-1].headers.get("x-amz-security-token") == token
-    assert credentials.s3_options({"region": "r"}, metadata=False)["session_token"] == "of the shell"
 
 
 def test_settings_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -391,8 +391,9 @@ def _make_store(place: str, given: Mapping[str, Any], headers: Mapping[str, str]
     endpoint = str(options.get("endpoint") or options.get("base_url") or "")
     client["allow_http"] = endpoint.startswith("http://") or words.cloud_metadata
     kind = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}[scheme]
+    options_of_client = credentials.client_words(options)
     try:
-        store = kind(bucket, **credentials.with_own_token(options), client_options=client, retry_config=retry)
+        store = kind(bucket, **options_of_client, client_options=client, retry_config=retry)
     except Exception as error:
         raise ConfigError(f"{place}: {str(error).split(chr(10))[0]}", hint="check its options") from error
     return store, not options.get("skip_signature")

@@ -1,18 +1,27 @@
 """Who asks: options of a program, environment variables and the files of the cloud tools, in this order.
 
-Nothing here sends a packet. Where no credentials are found, requests go out unsigned: public buckets can be read so.
-The metadata service of a cloud is asked only where the settings allow it.
+Nothing here sends a packet; a profile of AWS may name a program that gives the keys. Where no credentials are found,
+requests go out unsigned: public buckets can be read so. The metadata service of a cloud is asked only where the
+settings allow it.
 """
 
 from __future__ import annotations
 
 import configparser
+import json
 import os
-from collections.abc import Mapping
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigError
+
+KEY_PROGRAM = "credential_process"
+"""The option that holds a command: it prints keys, for as long as they are valid."""
+_KEY_PROGRAM_S = 60.0
 
 _AWS_VARIABLES = {
     "access_key_id": ("AWS_ACCESS_KEY_ID",),
@@ -25,6 +34,7 @@ _AWS_VARIABLES = {
 # The program that started us was given an identity by its cluster: asking for it is what the variables say.
 _AWS_ROLES = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
               "AWS_CONTAINER_CREDENTIALS_FULL_URI")  # fmt: skip
+_BY_AWS_CLI = ("sso_session", "sso_start_url", "role_arn")  # of a profile: only its own tool signs in
 _AZURE_VARIABLES = {
     "account_name": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"),
     "account_key": ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY"),
@@ -47,21 +57,51 @@ def s3_options(given: Mapping[str, Any], *, metadata: bool) -> dict[str, Any]:
     found |= given
     found.setdefault("region", "us-east-1")
     has_key = "access_key_id" in found and "secret_access_key" in found
-    if not has_key and not metadata and not any(os.environ.get(name) for name in _AWS_ROLES):
+    if has_key or found.get("skip_signature"):
+        found.pop(KEY_PROGRAM, None)
+    elif KEY_PROGRAM not in found and not metadata and not any(os.environ.get(name) for name in _AWS_ROLES):
         found.setdefault("skip_signature", True)
     return found
 
 
-def with_own_token(options: dict[str, Any]) -> dict[str, Any]:
-    """The words for a client: it would add the token of `AWS_SESSION_TOKEN` to a key that has none."""
+def client_words(options: dict[str, Any]) -> dict[str, Any]:
+    """Options as a client takes them. It would add the token of `AWS_SESSION_TOKEN` to a key that has none."""
     names = {"access_key_id": "access_key_id", "secret_access_key": "secret_access_key", "session_token": "token"}
+    config = {name: value for name, value in options.items() if name not in (*names, KEY_PROGRAM)}
+    if KEY_PROGRAM in options:
+        keys_of_program(options[KEY_PROGRAM])  # what is wrong with it is said now, not by the first request
+        return {"config": config, "credential_provider": lambda: keys_of_program(options[KEY_PROGRAM])}
     if not {"access_key_id", "secret_access_key"} <= set(options):
         return {"config": options}
     keys = {"token": None, "expires_at": None, **{names[name]: options[name] for name in names if name in options}}
-    return {
-        "config": {name: value for name, value in options.items() if name not in names},
-        "credential_provider": lambda: keys,
-    }
+    return {"config": config, "credential_provider": lambda: keys}
+
+
+def keys_of_program(command: Sequence[str]) -> dict[str, Any]:
+    """The keys that a program prints as JSON, as AWS defines it; asked for again when they expire."""
+    name = f"the program that gives AWS keys ({shlex.join(command)})"
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_KEY_PROGRAM_S, check=True
+        )
+        told = json.loads(done.stdout)
+        expires = told.get("Expiration")
+        return {
+            "access_key_id": told["AccessKeyId"],
+            "secret_access_key": told["SecretAccessKey"],
+            "token": told.get("SessionToken"),
+            "expires_at": None if expires is None else datetime.fromisoformat(expires.replace("Z", "+00:00")),
+        }
+    except FileNotFoundError:
+        hint = "install version 2 of the AWS CLI, or set AWS_ACCESS_KEY_ID" if command[0] == "aws" else None
+        raise ConfigError(f"{name} is not there", hint=hint) from None
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr or error.stdout).strip().splitlines()
+        raise ConfigError(f"{name} failed: {said[-1] if said else f'exit code {error.returncode}'}") from None
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{name} gave none within {_KEY_PROGRAM_S:.0f} s") from None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise ConfigError(f"{name} printed no keys") from None
 
 
 def gs_options(given: Mapping[str, Any], *, metadata: bool) -> dict[str, Any]:
@@ -115,7 +155,7 @@ def _from_environment(variables: Mapping[str, tuple[str, ...]]) -> dict[str, str
     return found
 
 
-def _aws_profile() -> dict[str, str]:
+def _aws_profile() -> dict[str, Any]:
     """Keys, region and endpoint of the profile in `~/.aws/credentials` and `~/.aws/config`."""
     profile = os.environ.get("AWS_PROFILE") or "default"
     home = Path.home() / ".aws"
@@ -128,7 +168,8 @@ def _aws_profile() -> dict[str, str]:
     )
     names = {"aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key", "region": "region",
              "aws_session_token": "session_token", "endpoint_url": "endpoint"}  # fmt: skip
-    found: dict[str, str] = {}
+    found: dict[str, Any] = {}
+    needs_cli = False
     for file, section in files:
         parser = configparser.ConfigParser(interpolation=None, strict=False)
         try:
@@ -138,6 +179,12 @@ def _aws_profile() -> dict[str, str]:
         if parser.has_section(section):
             values = {option: parser.get(section, name, fallback="") for name, option in names.items()}
             found |= {option: value for option, value in values.items() if value}
+            if parser.has_option(section, KEY_PROGRAM):
+                found[KEY_PROGRAM] = shlex.split(parser.get(section, KEY_PROGRAM))
+            needs_cli |= any(parser.has_option(section, name) for name in _BY_AWS_CLI)
+    if needs_cli:  # keys beside a role are those that ask for it
+        found = {option: found[option] for option in ("region", "endpoint") if option in found}
+        found[KEY_PROGRAM] = ["aws", "configure", "export-credentials", "--profile", profile, "--format", "process"]
     if os.environ.get("AWS_ACCESS_KEY_ID"):  # the key of one identity with the token of another opens nothing
         found.pop("session_token", None)
     return found

@@ -38,6 +38,8 @@ def remote_error(error: BaseException, url: str, *, is_signed: bool = True) -> R
         return RemoteError(f"{url}: there is no bucket {bucket}", url=url, hint="check its name and the endpoint")
     if isinstance(error, FileNotFoundError) or status == 404:
         return RemoteMissing(url)
+    if "credential provider: " in text:  # what gave keys until now
+        return RemoteDenied(f"{url}: {text.rpartition('credential provider: ')[2]}", url=url)
     if status == 401 or kind == "UnauthenticatedError" or code in _KEY_CODES:
         reason = f"the credentials are refused ({code or status or 401})"
         return RemoteDenied(f"{url}: {reason}", url=url, hint=_CREDENTIALS_HINT.get(scheme))

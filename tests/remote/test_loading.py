@@ -43,7 +43,7 @@ def local(request: pytest.FixtureRequest, tmp_path: Path, server: RangeServer, m
 
 def _batches(path: str | Path, **words: Any) -> list[dict[str, Any]]:
     with penstock.open(path) as store, penstock.Loader(store, **{**WORDS, **words}) as loader:
-        return [{name: np.array(value) for name, value in batch.items()} for batch in loader]
+        return [{name: np.asarray(value).copy() for name, value in batch.items()} for batch in loader]
 
 
 def _same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> bool:

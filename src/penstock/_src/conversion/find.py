@@ -15,8 +15,7 @@ from penstock._src.formats.format import Format
 from penstock._src.formats.registry import HDF5
 from penstock._src.lerobot.layout import OLD_SUFFIX, PARTIAL_SUFFIX, SHARDS_SUFFIX
 from penstock._src.recordings.split import natural_key
-from penstock._src.system.files import RemotePath, as_path, matches, refresh, walk
-from penstock._src.system.files.remote.requests import pool
+from penstock._src.system.files import RemotePath, as_path, call_all, matches, refresh, walk
 from penstock.errors import NotARecording, RecordingError, StoreError, UsageError, os_errors
 
 _NOTHING = "give .bag, .db3 or .mcap files, HDF5 files, LeRobot data sets, or directories with them"
@@ -73,7 +72,7 @@ def _stores(root: Path) -> Iterable[InputRef]:
     if not root.exists() and glob.has_magic(str(root)):
         paths = sorted(matches(root), key=lambda path: natural_key(str(path)))
     calls = [partial(_stores_of, path, is_named=path == root) for path in paths]
-    for found in pool().run_all(calls) if isinstance(root, RemotePath) else (call() for call in calls):
+    for found in call_all(calls, is_remote=isinstance(root, RemotePath)):
         yield from found
 
 

@@ -14,8 +14,7 @@ from penstock._src.conversion.episodes.sidecar import read_sidecar
 from penstock._src.conversion.inputs.input import InputRef
 from penstock._src.conversion.settings import Settings, plain_settings
 from penstock._src.conversion.sink import DEFAULT_OUTPUT
-from penstock._src.system.files import RemotePath, as_path, open_source, walk
-from penstock._src.system.files.remote.requests import pool
+from penstock._src.system.files import RemotePath, as_path, call_all, open_source, walk
 from penstock.errors import PenstockError, RecordingError, os_errors
 
 _LOOKED_AT_BYTES = 64 << 10  # at both ends of a file: enough to distinguish recordings
@@ -37,7 +36,7 @@ def sources(refs: Sequence[InputRef], settings: Settings) -> tuple[list[dict[str
     known, failed = [], {}
     calls = [partial(_source_or_error, each, settings) for each in refs]
     is_remote = any(isinstance(each.path, RemotePath) for each in refs)
-    for number, found in enumerate(pool().run_all(calls) if is_remote else [call() for call in calls]):
+    for number, found in enumerate(call_all(calls, is_remote=is_remote)):
         if isinstance(found, PenstockError):  # its name is all there is to know
             failed[number] = found
             found = {"kind": refs[number].kind, "path": _absolute(refs[number].path), "bytes": 0, "sum": "unreadable"}

@@ -16,6 +16,7 @@ from penstock._src.recordings.recording import OnCorrupt
 from penstock._src.recordings.recovery.scan_bytes import FileBytes, ScannedRecord
 from penstock._src.recordings.ros1.parsing import Ros1Framing, parse_record
 from penstock._src.recordings.ros1.records import MAGIC, OP_BAG_HEADER, OP_CHUNK, OP_INDEX
+from penstock._src.recordings.ros1.survey import survey_bag, topic_number
 from penstock._src.recordings.split import SplitFiles
 from penstock._src.system.closing import on_error
 from penstock.errors import LimitExceeded, NotARecording, RecordingCorrupt, RecordingError
@@ -52,8 +53,6 @@ class Ros1Recording(ChunkedRecording):
         self._set_index(index)
 
     def _read_index(self, file: FileBytes) -> RecordingIndex:
-        from penstock._src.recordings.ros1.scan import survey_bag, topic_number
-
         _check_header(file)
         survey = survey_bag(file)
         counts = f"{len(survey.connections)} connections and {len(survey.chunk_messages)} chunks"

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from penstock._src.recordings.codecs import StoredChunk
-from penstock._src.recordings.messages.schemas import Schema, TopicTable, type_name
+from penstock._src.recordings.messages.schemas import type_name
 from penstock._src.recordings.recovery.record_walk import ChunkWalk, ScanSink
 from penstock._src.recordings.recovery.report import DamageLog
 from penstock._src.recordings.recovery.scan_bytes import FileBytes, ScanBytes, ScannedRecord
 from penstock._src.recordings.recovery.scan_index import IndexSink
-from penstock._src.recordings.ros1.parsing import (
-    begins_like_a_record,
-    next_record,
-    parse_record,
-)
+from penstock._src.recordings.ros1.parsing import begins_like_a_record, next_record, parse_record
 from penstock._src.recordings.ros1.records import (
     MAGIC,
-    OP_BAG_HEADER,
     OP_CHUNK,
-    OP_CHUNK_INFO,
     OP_CONNECTION,
     OP_INDEX,
     OP_MESSAGE,
     header_fields,
     u32_from,
 )
+from penstock._src.recordings.ros1.survey import BagSurvey, survey_bag, topic_number
 from penstock._src.recordings.ros1.writer import BagWriter
 
 if TYPE_CHECKING:
     from penstock._src.recordings.message_index import RecordingIndex
-
-_NOWHERE = 1 << 63
 
 
 def recover_bag(source: FileBytes, target: Path, log: DamageLog, *, keep_suspect: bool) -> None:
@@ -49,14 +41,6 @@ def index_bag(source: FileBytes, log: DamageLog, index: RecordingIndex, file: in
     sink = IndexSink(index, partial(topic_number, index.topics), source.size_bytes, file)
     BagScan(sink, log, survey_bag(source), source.path).run(source)
     sink.flush()
-
-
-def topic_number(topics: TopicTable, name: bytes, described: bytes | None) -> int:
-    """The number of a connection's topic."""
-    fields = header_fields(described or b"") or {}
-    # Definitions have comments in any 8-bit encoding: a comment must not cost the topic.
-    kind, text = (fields.get(key, b"").decode("utf-8", "replace") for key in (b"type", b"message_definition"))
-    return topics.number(name.decode("utf-8", "replace"), "ros1", Schema(type_name(kind), "ros1msg", text))
 
 
 class _BagCopy:
@@ -76,58 +60,6 @@ class _BagCopy:
         self, source: ScanBytes, record: ScannedRecord, number: int, time_ns: int, packed: StoredChunk | None
     ) -> None:
         self._bag.write(number, time_ns, source.at(record.data_at, record.end - record.data_at))
-
-
-@dataclass(frozen=True)
-class BagSurvey:
-    """What the end of a bag tells, where it can be read: connections, and messages by the chunk's position."""
-
-    connections: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
-    chunk_messages: dict[int, int] = field(default_factory=dict)
-    index_at: int = 0
-    connection_count: int = 0
-    chunk_count: int = 0
-    compression: Literal["none", "lz4", "bz2"] = "none"
-    tail_at: int = _NOWHERE  # behind it lies no message
-    end: int = 0  # where the records of the index end
-
-
-def survey_bag(source: FileBytes) -> BagSurvey:
-    """Hop over the records, payloads unread, until one is broken; from the index, where the bag says where it is."""
-    connections: dict[int, tuple[bytes, bytes]] = {}
-    chunk_messages: dict[int, int] = {}
-    index_at, connection_count, chunk_count, tail_at = 0, 0, 0, _NOWHERE
-    compression: Literal["none", "lz4", "bz2"] | None = None
-    at = len(MAGIC)
-    while at < source.size_bytes:
-        record = parse_record(source, at, source.size_bytes, inner=False)
-        if record.op == OP_CHUNK and compression is None:
-            codec = record.fields[b"compression"]
-            compression = "lz4" if codec == b"lz4" else "bz2" if codec == b"bz2" else "none"
-        if record.state != "whole":
-            if not at < tail_at < source.size_bytes:
-                break
-            at = tail_at  # what is broken before it is found by the scan
-            continue
-        at = record.end
-        if record.op == OP_BAG_HEADER:
-            index_at, chunk_count = record.number(b"index_pos"), record.number(b"chunk_count")
-            connection_count = record.number(b"conn_count")
-            tail = parse_record(source, index_at, source.size_bytes, inner=False)
-            if index_at and tail.state == "whole" and tail.op in (OP_CONNECTION, OP_CHUNK_INFO):
-                tail_at = index_at
-        elif record.op == OP_CONNECTION:
-            described = source.at(record.data_at, record.end - record.data_at)
-            connections.setdefault(record.number(b"conn"), (record.fields[b"topic"], described))
-        elif record.op == OP_CHUNK_INFO:
-            counts = source.at(record.data_at, record.end - record.data_at)
-            total = sum(u32_from(counts, place)[0] for place in range(4, len(counts), 8))
-            chunk_messages[record.number(b"chunk_pos")] = total
-        elif record.op == OP_CHUNK and record.end <= tail_at < source.size_bytes:
-            at = tail_at
-    return BagSurvey(
-        connections, chunk_messages, index_at, connection_count, chunk_count, compression or "none", tail_at, at
-    )
 
 
 class BagScan(ChunkWalk):

@@ -14,14 +14,15 @@ import io
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PosixPath
-from typing import IO, Any, BinaryIO, Protocol
+from typing import IO, Any, BinaryIO, Protocol, TypeVar
 
 from penstock._src.system.files.source import ByteSource, Identity, LocalSource, ReadErrors
 from penstock.errors import PenstockError, UsageError
 
+T = TypeVar("T")
 _COPY_BYTES = 1 << 20
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/+(.*)", re.DOTALL)  # Path makes one slash of two
 
@@ -181,6 +182,15 @@ def refresh(place: str | os.PathLike[str]) -> None:
     path = as_path(place)
     if isinstance(path, RemotePath) and (forget := getattr(path.system, "forget", None)) is not None:
         forget(str(path))
+
+
+def call_all(calls: Iterable[Callable[[], T]], *, is_remote: bool) -> Iterable[T]:
+    """What all calls give, in their order: many at once where they wait for a server."""
+    if not is_remote:
+        return (call() for call in calls)
+    from penstock._src.system.files.remote.requests import pool
+
+    return pool().run_all(calls)
 
 
 def _system(scheme: str, url: str) -> FileSystem:

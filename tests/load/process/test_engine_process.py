@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import pytest
 
 import penstock
 from penstock import Clip, Loader, Mix, Window, profile
-from penstock._src.load.process.engine import EngineFailed
+from penstock._src.load.process.engine import EngineFailed, ProcessEngine
 from penstock._src.system.memory import descendants
 from penstock.errors import BudgetExceeded, PenstockError, StoreCorrupt, UsageError
 from tests.load.image_store import ArrayStore
@@ -316,6 +317,30 @@ def test_it_works_from_a_thread_and_in_a_forked_child() -> None:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert _same(_copied(loader), expected)
+
+
+def test_a_forked_child_takes_no_answer_from_its_parent() -> None:
+    with _loader(ArrayStore([80]), shuffle=False, prefetch=3) as loader:
+        batches = iter(loader)
+        found = [next(batches)["index"].copy()]
+        assert isinstance(loader._engine, ProcessEngine) and loader._engine.channel is not None
+        while loader.n_ready < len(loader._engine.slots) - 1:
+            time.sleep(0.01)
+        found.append(next(batches)["index"].copy())  # one that was there: the answer to what it asks for is not read
+        assert select.select([loader._engine.channel], [], [], 600)[0]
+        child = os.fork()
+        if child == 0:
+            try:
+                next(batches)
+            except PenstockError as error:
+                os._exit(0 if "forked child" in error.message and loader.n_ready == 0 else 1)
+            except BaseException:
+                os._exit(2)
+            os._exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert select.select([loader._engine.channel], [], [], 0)[0]
+        found += [batch["index"].copy() for batch in batches]
+        assert np.array_equal(np.concatenate(found), np.arange(80))
 
 
 def test_closing_ends_threads_that_wait_for_a_batch() -> None:

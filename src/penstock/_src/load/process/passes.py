@@ -105,6 +105,8 @@ class ProcessPass(Pass):
 
     @property
     def n_complete(self) -> int:
+        if self._pid != os.getpid():
+            return 0  # a forked child: what it read would be missing in its parent
         with self._take_lock:
             with contextlib.suppress(ChannelClosed):  # the next wait notices it
                 while self._receive(wait=False):

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._src.stores.store import ImageArray, ImageSource, Scratch
+from penstock.errors import StoreError
 from tests.load.image_store import ArraySource, ArrayStore
 
 
@@ -57,6 +58,17 @@ class RefusingStore(ArrayStore):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RefusingStore, (self.arguments[0], self.first_bad)
+
+
+class LockedStore(ArrayStore):
+    """Another process cannot open it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise StoreError("locked")
 
 
 SEGFAULT = int(signal.SIGSEGV)

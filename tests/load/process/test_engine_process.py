@@ -21,11 +21,12 @@ import pytest
 
 import penstock
 from penstock import Clip, Loader, Mix, Window, profile
+from penstock._src.load.process.channel import Channel
 from penstock._src.load.process.engine import EngineFailed, ProcessEngine
 from penstock._src.system.memory import descendants
-from penstock.errors import BudgetExceeded, PenstockError, StoreCorrupt, UsageError
+from penstock.errors import BudgetExceeded, PenstockError, StoreCorrupt, StoreError, UsageError
 from tests.load.image_store import ArrayStore
-from tests.load.process.stores import KILL, SEGFAULT, DeadlyStore, RefusingStore
+from tests.load.process.stores import KILL, SEGFAULT, DeadlyStore, LockedStore, RefusingStore
 from tests.load.view_rows import open_files
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -221,6 +222,21 @@ def test_an_engine_that_cannot_live_is_given_up_in_words(monkeypatch: pytest.Mon
     monkeypatch.setattr("penstock._src.load.process.engine._COMMAND", "import os; os._exit(7)")
     with _loader(ArrayStore([20])) as loader, pytest.raises((EngineFailed, UsageError), match="exit code 7"):
         next(iter(loader))
+
+
+def test_what_keeps_the_engine_from_starting_is_told_however_late_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, receive = set(descendants(os.getpid())), Channel.receive
+
+    def late(channel: Channel, timeout_s: float | None = None) -> Any:
+        for pid in set(descendants(os.getpid())) - before:
+            _wait_until_gone(pid)
+        return receive(channel, timeout_s)
+
+    monkeypatch.setattr(Channel, "receive", late)
+    with _loader(LockedStore([20])) as loader:
+        for _ in range(2):
+            with pytest.raises(StoreError, match="locked"):
+                next(iter(loader))
 
 
 def test_the_engine_is_in_a_session_of_its_own() -> None:

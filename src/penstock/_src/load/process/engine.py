@@ -96,14 +96,17 @@ class ProcessEngine:
         self._end = weakref.finalize(self, _end, process, channel, self._pid)
         try:
             channel.send(Kind.HELLO, payload=data)
-            for number in range(len(self.slots)):
-                self._send_slot(number)
             message = channel.receive()
+            assert message is not None
+            if message.kind == Kind.FAILED:
+                raise unpack(message.payload)
+            for number in range(len(self.slots)):  # not before: with messages unread at its end, its error may be lost
+                self._send_slot(number)
         except ChannelClosed:
             raise EngineDied(f"the engine process could not be started: it was {cause_of(self._exit_code())}") from None
-        assert message is not None
-        if message.kind == Kind.FAILED:
-            raise unpack(message.payload)
+        except BaseException:
+            self._kill()
+            raise
         self._last_done = self._done
         self.device_slots.clear()
 

@@ -359,6 +359,27 @@ def test_a_forked_child_takes_no_answer_from_its_parent() -> None:
         assert np.array_equal(np.concatenate(found), np.arange(80))
 
 
+def test_a_forked_child_that_lives_on_does_not_keep_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock._src.load.process.engine._END_S", 60.0)
+    with _loader(ArrayStore([40])) as loader:
+        next(iter(loader))
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(write)
+            os.read(read, 1)  # as long as its parent wants
+            os._exit(0)
+        try:
+            assert isinstance(loader._engine, ProcessEngine) and loader._engine._process is not None
+            process = loader._engine._process
+            loader.close()
+            assert process.returncode == 0  # it was not killed
+        finally:
+            os.close(read)
+            os.close(write)
+            os.waitpid(child, 0)
+
+
 def test_closing_ends_threads_that_wait_for_a_batch() -> None:
     loader = _loader(DeadlyStore([400], {}), Window(columns=["raw"]))
     batches = iter(loader)

@@ -125,5 +125,10 @@ class Channel:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
             self._timeout_s = timeout_s
 
+    def end(self) -> None:
+        """Close it for the other process too, though a forked child may have a copy of this end."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self.close()
+
     def close(self) -> None:
         self._socket.close()

@@ -286,9 +286,10 @@ def _environment() -> dict[str, str]:
 
 
 def _end(process: subprocess.Popen[bytes], channel: Channel, pid: int) -> None:
-    channel.close()  # which ends the engine
     if os.getpid() != pid:
+        channel.close()
         return  # a forked child: the engine is its parent's
+    channel.end()  # which ends the engine
     try:
         process.wait(_END_S)
     except subprocess.TimeoutExpired:

@@ -1,10 +1,11 @@
-"""Which row each thread is at: no two threads share a place, however close together they come."""
+"""Which row each thread is at: no two threads share a place, and a reader that is marked is asked all that it was."""
 
 from __future__ import annotations
 
 import threading
 
-from penstock._src.load.process.row_marks import RowMarks, RowRef
+from penstock._src.load.process.row_marks import GuardedReader, RowMarks, RowRef
+from penstock._src.stores.store import ImageSource
 
 THREADS = 8
 
@@ -41,3 +42,8 @@ def test_threads_that_come_at_once_have_a_place_each() -> None:
         for thread in threads:
             thread.join()
         marks.close()
+
+
+def test_everything_that_a_reader_is_asked_reaches_it() -> None:
+    asked = {name for name, each in vars(ImageSource).items() if callable(each) or isinstance(each, property)}
+    assert {name for name in asked if not name.startswith("_")} <= set(vars(GuardedReader))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from penstock._src.load.engine.source import SampleSource
 from penstock._src.stores.store import ImageArray, ImageSource, Scratch
-from penstock._src.system.files import memory_file
+from penstock._src.system.files import Prefetch, memory_file
 from penstock.errors import ImageError, StoreCorrupt
 
 _THREADS = 1024
@@ -104,6 +104,9 @@ class GuardedReader(ImageSource):
                 raise StoreCorrupt("decoding it ended the engine process twice: the file is damaged there")
         finally:
             mark(source, column, _IDLE)
+
+    def prefetch(self, rows: Sequence[int]) -> Prefetch | None:
+        return self._inner.prefetch(rows)
 
     def keys(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return self._inner.keys(rows)

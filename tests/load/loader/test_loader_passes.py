@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from penstock._src.load.choose_engine import ThreadEngine
 from penstock._src.load.engine.thread_pool import start_thread
 from penstock._src.load.loader import Loader
+from penstock._src.load.process.engine import ProcessEngine
 from penstock._src.load.sampling.window import Window
 from penstock._src.stores.store import ImageArray, ImageSource, Scratch
 from penstock.errors import StoreCorrupt, UsageError
@@ -185,6 +187,51 @@ def test_closing_just_as_another_thread_begins(of: str, monkeypatch: pytest.Monk
     raised = _in_the_midst(loader, monkeypatch, of, loader.close)
     assert all(isinstance(each, UsageError) for each in raised)
     assert left_running(before) == []
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_a_pass_begins_when_the_one_before_is_over_whoever_ends_that(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a thread that feeds a training is replaced by another one, and has not ended yet."""
+    where, method = (ThreadEngine, "give_up") if engine == "thread" else (ProcessEngine, "cancel")
+    end, ending, begun, errors = getattr(where, method), threading.Event(), threading.Event(), list[BaseException]()
+
+    def slow_end(self: Any, *jobs: Any) -> None:
+        if threading.current_thread() is feeder and not ending.is_set():
+            ending.set()
+            begun.wait(1)  # the next pass begins meanwhile, if it can
+        end(self, *jobs)
+
+    def feed() -> None:
+        try:
+            for _ in loader:
+                break
+        except BaseException as error:
+            errors.append(error)
+
+    def feed_next() -> None:
+        try:
+            for batch in loader:
+                found.append([int(row) for row in batch["index"]])
+                begun.set()
+                feeder.join()
+        except BaseException as error:
+            errors.append(error)
+        begun.set()
+
+    with _loader(ArrayStore([80]), Window(columns=["raw"]), engine=engine, shuffle=False, memory="512MiB") as loader:
+        monkeypatch.setattr(where, method, slow_end)
+        found: list[list[int]] = []
+        feeder, next_one = threading.Thread(target=feed), threading.Thread(target=feed_next, daemon=True)
+        feeder.start()
+        assert ending.wait(600)
+        next_one.start()
+        feeder.join()
+        next_one.join(120)
+        assert not errors and not next_one.is_alive()
+        assert found == [list(range(first, first + 8)) for first in range(0, 80, 8)]
+        assert loader._engine is not None and len(loader._engine.slots) == loader.memory_split.slots
 
 
 def test_closing_between_the_call_of_iter_and_its_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,9 @@ class Device:
     def __init__(self) -> None:
         self.begun: list[int] = []
         self.there: list[int] = []
+        self.may_begin = threading.Event()
+        self.may_begin.set()
+        self.fds: list[int] = []  # of the memory of slots
 
     def add_slot(self, number: int) -> bytes:
         return b"memory %d" % number
@@ -86,6 +89,7 @@ class Device:
         return BatchMemory(np.empty(0, np.uint8))
 
     def begin(self, job: BatchJob, number: int) -> Any:
+        self.may_begin.wait()
         if number == 2:
             raise RuntimeError("no room there")
         self.begun.append(number)
@@ -112,6 +116,7 @@ def served(loader: Loader, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Ch
     slots = SharedSlots(spec.layout, 3)
     for number in range(3):
         own.send(Kind.SLOT, number, spec.layout.n_bytes, fd=slots.fds[number])
+    device.fds = slots.fds
     yield own, device
     own.close()
     thread.join()
@@ -138,3 +143,15 @@ def test_a_batch_is_complete_when_its_images_are_on_the_device(served: tuple[Cha
     assert str(unpack(message.payload)) == "no room there"
     channel.send(Kind.CANCEL, 9)
     assert _received(channel) == (Kind.CANCELLED, 9)
+
+
+def test_to_wake_who_waits_gives_no_batch_up(served: tuple[Channel, Device], loader: Loader) -> None:
+    channel, device = served
+    assert [_received(channel) for _ in range(3)] == [(Kind.DEVICE, number) for number in range(3)]
+    device.may_begin.clear()
+    channel.send(Kind.MAKE, 1, 0, 0, 4, 0)
+    channel.send(Kind.CANCEL, 0)
+    channel.send(Kind.SLOT, 3, loader._layout.n_bytes, fd=device.fds[0])
+    assert _received(channel) == (Kind.DEVICE, 3)  # so it has read what was sent before
+    device.may_begin.set()
+    assert sorted(_received(channel) for _ in range(2)) == [(Kind.DONE, 1), (Kind.CANCELLED, 0)]

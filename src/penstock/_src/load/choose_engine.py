@@ -74,9 +74,12 @@ class ThreadEngine:
 
     def _reclaim(self) -> None:
         while self._given_up:
-            job = self._given_up[-1]
-            job.cancel_and_wait()
-            self._given_up.pop()
+            job = self._given_up.pop()  # first: a signal handler may close the loader while this waits
+            try:
+                job.cancel_and_wait()
+            except BaseException:
+                self._given_up.append(job)
+                raise
             self.slots.give_back(job.slot)
 
     def add_slot(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from types import TracebackType
@@ -157,6 +157,7 @@ class Loader:
         self._views: list[View] = []
         self._pass: ContinuousPass | None = None  # the user is within an epoch of it
         self._paused: ContinuousPass | None = None  # made ahead, for the epoch that follows
+        self._ended: Callable[[], ContinuousPass | None] = lambda: None  # the pass that was ended last
         self._closed = False
 
     def _reset_position(self) -> None:
@@ -300,8 +301,7 @@ class Loader:
                     yield kept
                     del kept
         finally:
-            if self._turn is turn:
-                self._end_pass()
+            self._end_pass(turn)
         raise UsageError(_ENDED)
 
     def _position_lock(self) -> threading.RLock:
@@ -381,13 +381,20 @@ class Loader:
             ) from error
         engine.add_slot()
 
-    def _end_pass(self) -> None:
+    def _end_pass(self, turn: object = None) -> None:
+        """End the pass; with `turn`, unless another iterator was made since. Nothing is under way for it afterwards."""
         with self._position_lock():
+            if turn is not None and self._turn is not turn:
+                return
             self._turn = None
             own, self._pass = self._pass, None  # first: a waiting thread must not take this for the end of the epoch
             if own is not None and own.is_paused:
                 self._paused = own
                 return
+            if own is not None:
+                self._ended = weakref.ref(own)
+            elif turn is None:
+                own = self._ended()  # another thread may just be closing it
         if own is not None:
             own.close()
 

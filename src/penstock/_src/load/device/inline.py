@@ -6,6 +6,7 @@ have, so everything that can be is prepared once.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -158,8 +159,9 @@ class InlineCudaBatches:
         try:
             self._work.wait()
         finally:
-            while self._under_way:
-                self._release(self._under_way.popleft()[1])
+            with contextlib.suppress(IndexError):  # another thread may be closing it, too
+                while True:
+                    self._release(self._under_way.popleft()[1])
             self._ready.clear()
             self._own.close()
 

@@ -28,7 +28,7 @@ class Kind(IntEnum):
     SLOT = 2  # number, bytes; descriptor: the memory of a slot
     MAKE = 3  # sequence number, epoch, first position, one behind the last, slot
     EPOCH = 4  # the epoch that the training has come to
-    CANCEL = 5  # number of the question
+    CANCEL = 5  # number of the question; 0: nothing is given up, the answer wakes who waits
     # From the engine
     READY = 10  # what the engine holds by itself, in bytes
     FAILED = 11  # payload: the error that kept it from starting

@@ -139,8 +139,8 @@ class EngineProcessLoop(EngineLoop):
         return outputs_of(column) in self._spec.encoded
 
     def _cancel(self, number: int) -> None:
-        """Give up all batches; answered when nothing is written to a slot any more."""
-        jobs = dict(self._under_way)
+        """Give up all batches; answered when nothing is written to a slot any more. 0: nothing is given up."""
+        jobs = dict(self._under_way) if number else {}
         for job in jobs.values():
             job.cancel()
         for place, job in jobs.items():

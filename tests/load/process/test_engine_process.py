@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import resource
 import select
 import signal
 import subprocess
@@ -148,6 +149,25 @@ def test_what_memory_cannot_keep_is_refused_with_the_numbers() -> None:
         assert 3 <= len(kept) <= 5
         del kept
         assert len(_copied(loader)) == 5
+
+
+def test_what_the_system_cannot_keep_is_refused_too() -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with _loader(ArrayStore([400]), Window(columns=["state"]), batch_size=1) as loader:
+        kept, batches = list[Any](), iter(loader)
+        kept.append(next(batches))
+        used = loader._budget.used_bytes
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 20, limit[1]))
+            with pytest.raises(BudgetExceeded, match="are still held by your code, and the system refuses"):
+                kept.extend(batches)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        assert loader._engine is not None
+        added = len(loader._engine.slots) - loader.memory_split.slots
+        assert added > 0 and loader._budget.used_bytes == used + added * loader.memory_split.slot_bytes
+        del kept
+        assert len(_copied(loader)) == 400
 
 
 def test_samples_that_cannot_be_had_are_left_out_and_counted() -> None:

@@ -368,18 +368,25 @@ class Loader:
         engine = self._engine
         if engine is None:
             raise UsageError(_ENDED)  # closed meanwhile
-        count, slot = len(engine.slots), format_bytes(self.memory_split.slot_bytes)
+        n_bytes, limit_bytes = self.memory_split.slot_bytes, self._budget.limit_bytes
+        held = f"all {len(engine.slots)} batches of this loader are still held by your code, and"
+        copy = "copy what you keep (array.copy(), tensor.clone())"
         try:
-            self._reserved.append(self._budget.reserve("slots of batches that are kept", self.memory_split.slot_bytes))
+            self._reserved.append(self._budget.reserve("slots of batches that are kept", n_bytes))
         except BudgetExceeded as error:
             raise BudgetExceeded(
-                f"all {count} batches of this loader are still held by your code, and "
-                f"the budget of {format_bytes(self._budget.limit_bytes)} has no room for another {slot}",
+                f"{held} the budget of {format_bytes(limit_bytes)} has no room for another {format_bytes(n_bytes)}",
                 size=error.size,
                 limit=error.limit,
-                hint="copy what you keep (array.copy(), tensor.clone()), or give a larger memory=…",
+                hint=f"{copy}, or give a larger memory=…",
             ) from error
-        engine.add_slot()
+        try:
+            engine.add_slot()
+        except OSError as error:  # each of an engine process takes a descriptor
+            self._reserved.pop().release()
+            raise BudgetExceeded(
+                f"{held} the system refuses another one: {error}", size=n_bytes, limit=limit_bytes, hint=copy
+            ) from error
 
     def _end_pass(self, turn: object = None) -> None:
         """End the pass; with `turn`, unless another iterator was made since. Nothing is under way for it afterwards."""

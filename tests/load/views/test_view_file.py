@@ -36,8 +36,8 @@ def test_a_view_is_the_largest_that_its_limit_allows(
         return
     assert 1 <= layout.capacity <= rows
     assert layout.n_bytes <= limit and layout.n_bytes % 4096 == 0
-    needed = HEADER_BYTES + layout.capacity * ((1 + 4 if checked else 4) + spec.row_bytes)
-    needed += layout.spare * spec.row_bytes
+    needed = HEADER_BYTES + layout.capacity * (5 + spec.row_bytes)  # mark and checksum, or mark and owner
+    needed += layout.spare * (1 + spec.row_bytes)
     assert needed <= layout.n_bytes < needed + 2 * 4096 + 24
     if layout.capacity < rows:
         assert layout_of(spec, rows, layout.capacity + 1, checked=checked).n_bytes > limit

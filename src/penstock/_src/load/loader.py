@@ -368,25 +368,18 @@ class Loader:
         engine = self._engine
         if engine is None:
             raise UsageError(_ENDED)  # closed meanwhile
-        n_bytes, limit_bytes = self.memory_split.slot_bytes, self._budget.limit_bytes
-        held = f"all {len(engine.slots)} batches of this loader are still held by your code, and"
-        copy = "copy what you keep (array.copy(), tensor.clone())"
+        count, n_bytes, limit_bytes = len(engine.slots), self.memory_split.slot_bytes, self._budget.limit_bytes
         try:
             self._reserved.append(self._budget.reserve("slots of batches that are kept", n_bytes))
-        except BudgetExceeded as error:
-            raise BudgetExceeded(
-                f"{held} the budget of {format_bytes(limit_bytes)} has no room for another {format_bytes(n_bytes)}",
-                size=error.size,
-                limit=error.limit,
-                hint=f"{copy}, or give a larger memory=…",
-            ) from error
-        try:
             engine.add_slot()
-        except OSError as error:  # each of an engine process takes a descriptor
-            self._reserved.pop().release()
-            raise BudgetExceeded(
-                f"{held} the system refuses another one: {error}", size=n_bytes, limit=limit_bytes, hint=copy
-            ) from error
+        except (BudgetExceeded, OSError) as error:
+            reason = f"the budget of {format_bytes(limit_bytes)} has no room for another {format_bytes(n_bytes)}"
+            hint = "copy what you keep (array.copy(), tensor.clone()), or give a larger memory=…"
+            if isinstance(error, OSError):  # each slot of an engine process takes a descriptor
+                self._reserved.pop().release()
+                reason, hint = f"the system refuses another one: {error}", hint.partition(", or")[0]
+            held = f"all {count} batches of this loader are still held by your code"
+            raise BudgetExceeded(f"{held}, and {reason}", size=n_bytes, limit=limit_bytes, hint=hint) from error
 
     def _end_pass(self, turn: object = None) -> None:
         """End the pass; with `turn`, unless another iterator was made since. Nothing is under way for it afterwards."""
@@ -400,10 +393,8 @@ class Loader:
                 return
             if own is not None:
                 self._ended = weakref.ref(own)
-            elif turn is None:
-                own = self._ended()  # another thread may just be closing it
-        if own is not None:
-            own.close()
+        if (ended := self._ended()) is not None:  # another thread may just be closing it
+            ended.close()
 
     # What happened
 

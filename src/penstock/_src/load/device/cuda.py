@@ -5,14 +5,16 @@ JPEG columns travel as bytes (a tenth of the pixels), are decoded whole and resi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock._src.load.device.inline import InlineCudaBatches
 from penstock._src.load.device.nvjpeg import BatchDecoder, NvJpegUnavailable
 from penstock._src.load.engine.job import BatchIterator
+from penstock._src.load.engine.slots import Register
 from penstock._src.load.engine.source import DeviceShaping, ImageColumn, Shaping
 from penstock._src.load.epoch import Pass
 from penstock.errors import MissingExtra, UsageError
@@ -52,17 +54,17 @@ class CudaTarget:
                 self.notes = (f"JPEGs are decoded on the CPU: {reason}",)
                 if gpu_decode is True:
                     raise UsageError(f"gpu_decode=True: {reason}", hint='gpu_decode="auto" decodes on the CPU then')
-        self.register: Callable[[Any], None] | None = self._register
-        self._registered: list[int] = []
+        self.register: Register | None = self._register
 
-    def _register(self, memory: Any) -> None:
+    def _register(self, memory: NDArray[np.uint8]) -> None:
         """The GPU copies from it by itself; where the system refuses to pin it, torch copies with the CPU's help."""
         import torch
 
-        address = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+        address = memory.ctypes.data
         with torch.cuda.device(self.device):
-            if int(torch.cuda.cudart().cudaHostRegister(address, len(memory), 0)) == 0:
-                self._registered.append(address)
+            if int(torch.cuda.cudart().cudaHostRegister(address, memory.nbytes, 0)) == 0:
+                # Pages that go while they are pinned would count as pinned for what comes to lie at their address.
+                weakref.finalize(memory, _unregister, address).atexit = False
 
     def keeps_encoded(self, column: ImageColumn) -> bool:
         return self._decodes and column.is_jpeg and column.fit.channels == 3 and not column.fit.varies
@@ -78,18 +80,19 @@ class CudaTarget:
         return self._decoder
 
     def close(self) -> None:
-        """Give the decoder's memory and the pinned pages back."""
-        import torch
-
-        registered, self._registered = self._registered, []
-        for address in registered:
-            torch.cuda.cudart().cudaHostUnregister(address)
+        """Give the decoder's memory back."""
         if self._decoder is not None:
             self._decoder.close()
             self._decoder = None
 
     def begin(self, own: Pass) -> BatchIterator:
         return InlineCudaBatches(own, self)
+
+
+def _unregister(address: int) -> None:
+    import torch
+
+    torch.cuda.cudart().cudaHostUnregister(address)
 
 
 def _nvjpeg_missing(device: Any) -> str | None:

@@ -138,8 +138,7 @@ class InlineCudaBatches:
 
         host = self._host.get(number)
         if host is None:
-            memory = self._engine.slots[number].memory
-            host = self._host[number] = torch.from_numpy(np.frombuffer(memoryview(memory), np.uint8))
+            host = self._host[number] = torch.from_numpy(self._engine.slots[number].memory)
             self._events[number] = torch.cuda.Event()  # type: ignore[no-untyped-call,unused-ignore]
         return host
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from penstock._src.load.engine.job import BatchIterator, ReadyBatch
+from penstock._src.load.engine.slots import Register
 from penstock._src.load.engine.source import ImageColumn, Shaping
 from penstock._src.load.engine.stages import HAND_OUT, now_ns
 from penstock._src.load.epoch import Pass
@@ -23,7 +24,7 @@ class Target(Protocol):
     shaping: Shaping
     """How the threads make images; a device may finish the rest."""
     notes: tuple[str, ...]
-    register: Callable[[Any], None] | None
+    register: Register | None
     """Prepares the memory of a slot; None: nothing to do."""
     device: Any
     """Where batches lie: "cpu", or torch's device."""
@@ -130,7 +131,7 @@ class HostTarget:
     """Batches in memory; tensors are zero-copy views of the slot."""
 
     notes: tuple[str, ...] = ()
-    register: Callable[[Any], None] | None = None
+    register: Register | None = None
     device: Any = "cpu"
     is_device = False
 

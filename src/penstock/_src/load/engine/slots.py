@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 _ALIGN = 256
 _HUGE_BYTES = 16 << 20
 
+Register = Callable[[NDArray[np.uint8]], None]  # prepares the memory of a slot
+
 
 @dataclass(frozen=True)
 class OutputPlace:
@@ -56,7 +58,7 @@ def lay_out(outputs: Mapping[str, tuple[tuple[int, ...], str]]) -> SlotLayout:
 class Slot:
     """Memory for one batch."""
 
-    def __init__(self, number: int, memory: Any, n_bytes: int) -> None:
+    def __init__(self, number: int, memory: NDArray[np.uint8], n_bytes: int) -> None:
         self.number = number
         self.n_bytes = n_bytes
         self.memory = memory
@@ -75,7 +77,7 @@ class Lease:
         self.slot, self.layout = slot, layout
         # Not an array over an array: numpy would let the batch's arrays refer to the innermost owner, and nobody could
         # tell when they are gone.
-        root = np.frombuffer(memoryview(slot.memory), np.uint8, count=slot.n_bytes)
+        root = np.frombuffer(slot.memory.data, np.uint8, count=slot.n_bytes)
         if give_back is not None:
             weakref.finalize(root, give_back, slot).atexit = False
         self.root: NDArray[np.uint8] | None = root
@@ -88,7 +90,7 @@ class Lease:
 class Slots:
     """The slots of a loader. One is free again once the last array over the batch in it is gone."""
 
-    def __init__(self, layout: SlotLayout, count: int, register: Callable[[Any], None] | None = None) -> None:
+    def __init__(self, layout: SlotLayout, count: int, register: Register | None = None) -> None:
         """`register` is called once with the memory of every slot: a GPU copies from it by itself then."""
         self.layout = layout
         self._register = register
@@ -113,7 +115,7 @@ class Slots:
         self._free.put(number)
         return number
 
-    def _memory(self, n_bytes: int) -> Any:
+    def _memory(self, n_bytes: int) -> NDArray[np.uint8]:
         return anonymous_memory(n_bytes)
 
     @property
@@ -144,10 +146,10 @@ class Slots:
         """The memory goes with the last array over it."""
 
 
-def anonymous_memory(n_bytes: int) -> mmap.mmap:
+def anonymous_memory(n_bytes: int) -> NDArray[np.uint8]:
     """Zeroed pages from the system, given back to it as a whole; never from the heap, where they would fragment."""
     memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if n_bytes >= _HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without huge pages: the first pass over a slot is slower
             memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
+    return np.frombuffer(memory, np.uint8)

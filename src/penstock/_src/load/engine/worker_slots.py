@@ -53,7 +53,7 @@ class _SharedSlot(Slot):
     """A slot in a file without a name, whose last bytes hold its state."""
 
     def __init__(self, number: int, fd: int, n_bytes: int) -> None:
-        super().__init__(number, mmap.mmap(fd, n_bytes + _STATE_BYTES), n_bytes)
+        super().__init__(number, np.frombuffer(mmap.mmap(fd, n_bytes + _STATE_BYTES), np.uint8), n_bytes)
 
     @property
     def state(self) -> int:

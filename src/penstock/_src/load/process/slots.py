@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._src.load.engine.slots import SlotLayout, Slots
+from penstock._src.load.engine.slots import Register, SlotLayout, Slots
 from penstock._src.system.files import memory_file
 from penstock._src.system.mapped_memory import make_present, map_shared
 
@@ -17,7 +16,7 @@ from penstock._src.system.mapped_memory import make_present, map_shared
 class SharedSlots(Slots):
     """The slots of a loader, as the training process has them; an engine process maps them by their descriptors."""
 
-    def __init__(self, layout: SlotLayout, count: int, register: Callable[[Any], None] | None = None) -> None:
+    def __init__(self, layout: SlotLayout, count: int, register: Register | None = None) -> None:
         self.fds: list[int] = []
         super().__init__(layout, count, register)
 

@@ -27,6 +27,7 @@ from penstock.errors import (
     RemoteError,
     RemoteMissing,
     RemoteTaken,
+    RemoteUnavailable,
 )
 from tests.remote.server import CUT, LOST, Answer, RangeServer, Request
 
@@ -64,6 +65,20 @@ def test_a_thousand_and_more_names_come_in_pages(server: RangeServer) -> None:
     client, _ = client_of("s3://b")
     assert len(client.list_objects("many")) == 2300
     assert len(client.list_directory("many")[1]) == 2300
+
+
+def test_a_list_that_is_cut_is_asked_for_again(server: RangeServer) -> None:
+    for name in ("d/x.bin", "d/e/y.bin"):
+        server.put("b", name, b"")
+    client, _ = client_of("s3://b")
+    for is_deep in (True, False):
+        left = [CUT, CUT]
+        server.fault = lambda _, left=left: left.pop() if left else None  # type: ignore[misc]
+        found = client.list_objects("d") if is_deep else client.list_directory("d")[1]
+        assert [each.key for each in found] == (["d/e/y.bin", "d/x.bin"] if is_deep else ["d/x.bin"]) and not left
+    server.fault = lambda _: CUT
+    with pytest.raises(RemoteUnavailable, match="the answer was cut at every attempt"):
+        client.list_objects("d")
 
 
 def test_writing_and_deleting(server: RangeServer) -> None:

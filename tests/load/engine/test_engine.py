@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from penstock._src.load.engine import batch_tasks
 from penstock._src.load.engine.fetch import SampleFetcher
 from penstock._src.load.engine.job import BatchJob, BatchPart
-from penstock._src.load.engine.thread_pool import Task, ThreadPool
+from penstock._src.load.engine.thread_pool import Task, ThreadPool, WorkerState
 from penstock._src.load.sampling.window import Window
 from tests.load.image_store import ArrayStore
 
@@ -22,10 +23,32 @@ class CountingPool(ThreadPool):
         super().__init__(0)
         self.given = 0
 
-    def do(self, task: Task) -> None:
+    def do(self, task: Task, *, is_urgent: bool = False) -> None:
         self.given += 1
         self.count = 0
-        super().do(task)
+        super().do(task, is_urgent=is_urgent)
+
+
+def test_an_urgent_task_goes_before_those_that_wait() -> None:
+    pool, begun, may_go = ThreadPool(1), threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def hold(_: WorkerState) -> None:
+        begun.set()
+        may_go.wait()
+
+    def note(name: str) -> Task:
+        return lambda _: done.append(name)
+
+    pool.do(hold)
+    begun.wait()
+    for name in ("first", "second"):
+        pool.do(note(name))
+    for name in ("urgent", "urgent, too"):
+        pool.do(note(name), is_urgent=True)
+    may_go.set()
+    pool.close()
+    assert done == ["urgent", "urgent, too", "first", "second"]
 
 
 @pytest.mark.parametrize("side", [32, 128, 512])

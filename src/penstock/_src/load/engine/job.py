@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from penstock._src.load.engine.source import ImageColumn, SampleSource
 from penstock._src.load.engine.stages import StageClock, Sums
-from penstock._src.load.engine.thread_pool import BatchMemory, Task, ThreadPool, WorkerState
+from penstock._src.load.engine.thread_pool import BatchMemory, Task, ThreadPool, WorkerState, no_task
 from penstock._src.system.files import Prefetch
 from penstock.errors import PenstockError, StoreCorrupt
 
@@ -192,8 +192,8 @@ class BatchJob:
         self._over.wait()
 
     def plan_in(self, pool: ThreadPool, plan: Task) -> None:
-        """Have a thread plan it: `plan` starts its tasks."""
-        pool.do(_CountedTask(self, plan, is_plan=True))
+        """Have a thread plan it, before tasks of other batches: `plan` starts its tasks, and asks for remote bytes."""
+        pool.do(_CountedTask(self, plan, is_plan=True), is_urgent=True)
 
     def begin(self) -> bool:
         """Whether it may begin: it was not given up before."""
@@ -279,7 +279,7 @@ class _CountedTask:
 
     def __call__(self, worker: WorkerState) -> None:
         job, task = self._job, self._task
-        self._task = _nothing
+        self._task = no_task
         if self._is_plan and not job.begin():
             return
         try:
@@ -291,10 +291,6 @@ class _CountedTask:
             # Before the job is reported complete: this holds the batch's arrays, whose memory may be reused at once.
             del task
             job.finish_task()
-
-
-def _nothing(worker: WorkerState) -> None:
-    """What is left of a task that is over."""
 
 
 ReadyBatch = tuple[BatchJob, dict[str, Any]]

@@ -6,6 +6,7 @@ import os
 import queue
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -94,9 +95,12 @@ class ThreadPool:
     def __init__(self, threads: int) -> None:
         self.count = threads
         self._queue: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        # The threads know the queue alone, so that a pool that was forgotten ends.
+        self._urgent: deque[Task] = deque()
+        # The threads know the queues alone, so that a pool that was forgotten ends.
         self._threads = [
-            threading.Thread(target=_work, args=(self._queue,), name=f"penstock-load-{number}", daemon=True)
+            threading.Thread(
+                target=_work, args=(self._queue, self._urgent), name=f"penstock-load-{number}", daemon=True
+            )
             for number in range(threads)
         ]
         self._callers = threading.local()  # the workers of callers: each thread has memory of its own
@@ -107,12 +111,14 @@ class ThreadPool:
         for thread in self._threads:
             start_thread(thread)
 
-    def do(self, task: Task) -> None:
-        """Queue a task for the next free thread."""
+    def do(self, task: Task, *, is_urgent: bool = False) -> None:
+        """Queue a task for the next free thread; an urgent one goes before all others."""
         if self.count:
             with self._giving:  # when the interpreter ends, a thread may still ask for batches: no worker is left
                 if self._end.alive:
-                    self._queue.put(task)
+                    if is_urgent:
+                        self._urgent.append(task)
+                    self._queue.put(no_task if is_urgent else task)  # which wakes a thread
                     return
         own: WorkerState | None = getattr(self._callers, "worker", None)
         if own is None:
@@ -128,10 +134,21 @@ class ThreadPool:
         self._end()
 
 
-def _work(tasks: queue.SimpleQueue[Task | None]) -> None:
+def no_task(worker: WorkerState) -> None:
+    """A task that is over, or one that only wakes a thread."""
+
+
+def _work(tasks: queue.SimpleQueue[Task | None], urgent: deque[Task]) -> None:
     worker = WorkerState()
     while True:
         task = tasks.get()
+        while urgent:
+            try:
+                first = urgent.popleft()
+            except IndexError:
+                break  # another thread was faster
+            first(worker)
+            del first
         if task is None:
             return
         task(worker)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock._src.system.files.remote import credentials
-from penstock._src.system.files.remote.failures import changed, cut_body, remote_error
+from penstock._src.system.files.remote.failures import changed, cut_body, is_cut, remote_error
 from penstock._src.system.files.remote.requests import count_request, count_retry, pool
 from penstock._src.system.files.remote.settings import RemoteSettings, settings
 from penstock.errors import ConfigError, MissingExtra, RemoteError, RemoteMissing, RemoteTaken
@@ -215,14 +215,26 @@ class Client:
                     break
             return found
 
-        return self._run(prefix, call)
+        return self._run(prefix, lambda: self._whole(call))
 
     def list_directory(self, prefix: str = "") -> tuple[list[str], list[ObjectInfo]]:
         """(names of the directories, objects) directly below a prefix."""
         call = partial(self._obstore.list_with_delimiter, self._store, prefix or None)
-        found = self._run(prefix, lambda: self._counted(call))
+        found = self._run(prefix, lambda: self._whole(lambda: self._counted(call)))
         names = [each.rstrip("/").rsplit("/", 1)[-1] for each in found["common_prefixes"]]
         return names, [_info(each) for each in found["objects"]]
+
+    def _whole(self, call: Callable[[], T]) -> T:
+        """Make a call whose answer is a list; a cut one is asked for again."""
+        for attempt in range(1, _BODY_ATTEMPTS):
+            try:
+                return call()
+            except self._obstore.exceptions.GenericError as error:
+                if not is_cut(str(error)):
+                    raise
+            count_retry()
+            time.sleep(_PAUSE_S * 2**attempt)
+        return call()
 
     # Writing
 

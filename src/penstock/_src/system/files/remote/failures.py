@@ -75,7 +75,7 @@ def _transport_error(text: str, url: str, status: int, code: str) -> RemoteError
             url=url,
             hint="fewer requests at once (PENSTOCK_REMOTE_IN_FLIGHT=16), or try again later",
         )
-    if "body error" in text or "decoding response body" in text:
+    if is_cut(text):
         return cut_body(url, text.splitlines()[0] if text else "")
     if "without LOCATION" in text or status == 301 or code in ("PermanentRedirect", "AuthorizationHeaderMalformed"):
         return RemoteError(f"{url}: the bucket lies in another region", url=url, hint="set AWS_REGION to its region")
@@ -86,6 +86,11 @@ def _transport_error(text: str, url: str, status: int, code: str) -> RemoteError
     reason = "timed out" if "timed out" in text or "Timeout" in text else _last_clause(text)
     hint = "check the address, the network and (for other stores than AWS) AWS_ENDPOINT_URL"
     return RemoteUnavailable(f"{url}: cannot be reached{spent}: {reason}", url=url, hint=hint)
+
+
+def is_cut(text: str) -> bool:
+    """Whether an answer ended before its length, as a client says it."""
+    return "body error" in text or "decoding response body" in text
 
 
 def changed(url: str) -> RemoteChanged:

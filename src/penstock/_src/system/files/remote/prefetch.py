@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from penstock._src.system.files.remote.requests import Cancelled, Pending, pool
+from penstock._src.system.files.remote.requests import Cancelled, Pending, RequestPool, pool
 from penstock._src.system.files.source import Prefetch
 
 GAP_BYTES = 32 << 10
@@ -127,6 +127,7 @@ class Prefetcher:
         self._number = 0
         self.forgotten: deque[Sequence[_PrefetchRequest]] = deque()
         self._lock = threading.Lock()
+        self._pool: RequestPool | None = None
 
     def add(self, table: RangeTable, ranges: Sequence[Range], read: Read) -> list[_PrefetchRequest]:
         made = []
@@ -140,6 +141,7 @@ class Prefetcher:
                 insort(table.entries, (span.begin, self._number, entry), key=_place)
                 self._queue.append(entry)
                 made.append(entry)
+            self._pool = pool()  # not for each request: it looks into the environment
             self._begin_more()
         return made
 
@@ -196,14 +198,14 @@ class Prefetcher:
             self._begin_more()
 
     def _begin_more(self) -> None:
-        while self._queue:
+        while self._queue and self._pool is not None:
             entry = self._queue[0]
             if not entry.is_dropped:
                 if self.held_bytes and self.held_bytes + entry.span.n_bytes > self.limit_bytes:
                     return
                 self.held_bytes += entry.span.n_bytes
                 self.peak_bytes = max(self.peak_bytes, self.held_bytes)
-                entry.future = pool().submit(partial(entry.read, entry.span.begin, entry.span.end))
+                entry.future = self._pool.submit(partial(entry.read, entry.span.begin, entry.span.end))
             self._queue.popleft()
 
 

@@ -92,5 +92,5 @@ def check_a_set_is_opened_checked_and_loaded(tmp_path: Path, bucket: str) -> Non
     found = []
     for path in (url, str(tmp_path / "set")):
         with penstock.open(path) as store, penstock.Loader(store, **words) as loader:  # type: ignore[arg-type]
-            found.append([{name: np.array(value) for name, value in batch.items()} for batch in loader])
+            found.append([{name: np.asarray(value).copy() for name, value in batch.items()} for batch in loader])
     assert all(np.array_equal(a[name], b[name]) for a, b in zip(*found, strict=True) for name in a)

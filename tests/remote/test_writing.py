@@ -59,7 +59,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def batches(path: str | Path) -> list[dict[str, Any]]:
     words: dict[str, Any] = {"batch_size": 4, "image_size": (24, 32), "view": "off", "memory": "512MiB"}
     with penstock.open(str(path)) as store, penstock.Loader(store, **words) as loader:
-        return [{name: np.array(value) for name, value in batch.items()} for batch in loader]
+        return [{name: np.asarray(value).copy() for name, value in batch.items()} for batch in loader]
 
 
 def same_batches(left: list[dict[str, Any]], right: list[dict[str, Any]]) -> bool:

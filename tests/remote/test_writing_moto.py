@@ -55,7 +55,7 @@ def test_convert_check_load_append(bucket: str, sources: list[Path], tmp_path: P
     found = []
     for path in (url, str(local)):
         with penstock.open(path) as store, penstock.Loader(store, **words) as loader:
-            found.append([{name: np.array(value) for name, value in batch.items()} for batch in loader])
+            found.append([{name: np.asarray(value).copy() for name, value in batch.items()} for batch in loader])
     assert all(np.array_equal(a[name], b[name]) for a, b in zip(*found, strict=True) for name in a)
     penstock.convert(**call(sources, url, overwrite=True))
     assert main(["doctor", url, "--full"]) == 0

@@ -159,7 +159,7 @@ class BatchJob:
         self.epoch = 0
         self.is_last = False  # of its epoch
         self.epoch_records: EpochRecords | None = None
-        self.answer: Callable[[BatchJob], None] | None = None  # told when it is over
+        self.answer: Callable[[BatchJob], None] | None = None  # called when it is over
         self._begun: dict[str, bool] = {}  # False: it was given up before a thread began it
         self._left = 0
         self._is_inside = False

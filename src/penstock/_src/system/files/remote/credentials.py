@@ -69,7 +69,7 @@ def client_words(options: dict[str, Any]) -> dict[str, Any]:
     names = {"access_key_id": "access_key_id", "secret_access_key": "secret_access_key", "session_token": "token"}
     config = {name: value for name, value in options.items() if name not in (*names, KEY_PROGRAM)}
     if KEY_PROGRAM in options:
-        keys_of_program(options[KEY_PROGRAM])  # what is wrong with it is said now, not by the first request
+        keys_of_program(options[KEY_PROGRAM])  # its error comes now, not with the first request
         return {"config": config, "credential_provider": lambda: keys_of_program(options[KEY_PROGRAM])}
     if not {"access_key_id", "secret_access_key"} <= set(options):
         return {"config": options}
@@ -84,20 +84,20 @@ def keys_of_program(command: Sequence[str]) -> dict[str, Any]:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_KEY_PROGRAM_S, check=True
         )
-        told = json.loads(done.stdout)
-        expires = told.get("Expiration")
+        answer = json.loads(done.stdout)
+        expires = answer.get("Expiration")
         return {
-            "access_key_id": told["AccessKeyId"],
-            "secret_access_key": told["SecretAccessKey"],
-            "token": told.get("SessionToken"),
+            "access_key_id": answer["AccessKeyId"],
+            "secret_access_key": answer["SecretAccessKey"],
+            "token": answer.get("SessionToken"),
             "expires_at": None if expires is None else datetime.fromisoformat(expires.replace("Z", "+00:00")),
         }
     except FileNotFoundError:
         hint = "install version 2 of the AWS CLI, or set AWS_ACCESS_KEY_ID" if command[0] == "aws" else None
         raise ConfigError(f"{name} is not there", hint=hint) from None
     except subprocess.CalledProcessError as error:
-        said = (error.stderr or error.stdout).strip().splitlines()
-        raise ConfigError(f"{name} failed: {said[-1] if said else f'exit code {error.returncode}'}") from None
+        lines = (error.stderr or error.stdout).strip().splitlines()
+        raise ConfigError(f"{name} failed: {lines[-1] if lines else f'exit code {error.returncode}'}") from None
     except subprocess.TimeoutExpired:
         raise ConfigError(f"{name} gave none within {_KEY_PROGRAM_S:.0f} s") from None
     except (ValueError, LookupError, TypeError, AttributeError):

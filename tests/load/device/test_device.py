@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import cv2
@@ -148,3 +149,21 @@ def test_images_are_decoded_on_the_device_where_views_in_memory_do_not_hold_all_
     for memory, view, is_device in (("4GiB", "auto", False), ("4GiB", "off", True)):
         with Loader(store, Window(), 8, (48, 64), device="cuda", threads=2, memory=memory, view=view) as loader:
             assert any("decoded on the device" in note for note in loader.notes) is is_device, loader.notes
+
+
+@needs_cuda
+@pytest.mark.parametrize("gpu_decode", [True, False])
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_one_loader_after_the_other_takes_the_same_memory_of_the_device(gpu_decode: bool, engine: str) -> None:
+    store = ArrayStore([64], size=(480, 640))
+    held: list[int] = []
+    for number in range(6):
+        loader = Loader(store, Window(), 32, device="cuda", gpu_decode=gpu_decode, engine=engine, view="off", threads=2)
+        next(iter(loader))
+        if number % 2:
+            loader.close()
+        del loader
+        gc.collect()
+        torch.cuda.synchronize()
+        held.append(torch.cuda.memory_reserved())
+    assert held[-1] == held[2], held

@@ -1,13 +1,16 @@
-"""Rows in shared memory: places as they come, memory made present ahead of them, children of a fork."""
+"""Rows in shared memory: places as they come, memory made present for them, children of a fork."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock._src.load.views import memory_rows
 from penstock._src.load.views.memory_rows import MemoryRows
@@ -16,7 +19,6 @@ from penstock._src.system import mapped_memory
 from penstock._src.system.files import memory_file
 from penstock._src.system.mapped_memory import HUGE_BYTES, make_present, map_shared
 from tests.load.view_rows import assert_holds, fill, open_files, pixels_of, spec_of
-from tests.threads import left_running
 
 BIG = {"size": (256, 256)}  # 196,608 bytes a row
 
@@ -52,52 +54,59 @@ def test_an_old_system_has_no_such_calls_and_rows_are_kept_all_the_same(monkeypa
         assert_holds(view, range(64))
 
 
-def test_a_view_that_nothing_is_put_into_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_rows, "_AHEAD_BYTES", 8 << 20)
+def test_a_view_takes_memory_for_the_rows_that_it_has() -> None:
     with View.in_ram(spec_of(**BIG), 400) as view:
         assert _blocks_bytes(view) <= 64 << 10
         assert not view.filled(np.arange(400)).any() and not view.get(3, np.empty(view.spec.shape, np.uint8))
         assert _blocks_bytes(view) <= 64 << 10
         fill(view, range(300, 301))
-        assert view._memory is not None and view._memory._thread is not None
-        view._memory._thread.join()
-        assert _blocks_bytes(view) <= (8 << 20) + memory_rows._BLOCK_BYTES + 2 * HUGE_BYTES, "just ahead of the rows"
+        assert _blocks_bytes(view) <= 2 * HUGE_BYTES
         assert_holds(view, range(300, 301))
 
 
-def test_memory_stays_ahead_of_the_rows_where_that_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if every step were fast: all rows but the first find their memory present, and lie there as they were put."""
-    monkeypatch.setattr(memory_rows, "_WORTH_BYTES_PER_S", 0.0)
-    with View.in_ram(spec_of(**BIG), 200) as view:
-        memory = view._memory
-        assert memory is not None
-        fill(view, range(0, 200, 7))
-        assert memory._thread is not None
-        memory._thread.join()
-        if memory._counts[1] == 0:
-            pytest.skip("this system cannot make memory present")
-        slot = int(view.slots(np.array([1]))[0])
-        with view.new_rows([slot]) as new:
-            pixels = new.memory(slot)
-            assert pixels is not None, "a row may be decoded into its place"
-            pixels[...] = pixels_of(view.spec, 1)
-            assert new.put(slot, pixels)
-        fill(view, range(200))
-        assert_holds(view, range(200))
-    assert not left_running(set(), "penstock-view-memory")
-
-
-def test_a_step_that_is_not_worth_it_is_the_last_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_rows, "_WORTH_BYTES_PER_S", float("inf"))
-    steps: list[int] = []
+def test_memory_is_made_present_for_all_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts: list[int] = []
     real = make_present
-    monkeypatch.setattr(memory_rows, "make_present", lambda part: (steps.append(len(part)), real(part))[1])
-    with View.in_ram(spec_of(**BIG), 400) as view:
-        for row in range(0, 400, 5):
-            fill(view, range(row, row + 1))
-        view._memory.close()  # type: ignore[union-attr]
-        assert len(steps) <= memory_rows._SLOW_STEPS
-        assert_holds(view, range(0, 400, 5))
+    monkeypatch.setattr(memory_rows, "make_present", lambda part: (parts.append(len(part)), real(part))[1])
+    with View.in_ram(spec_of(**BIG), 4000) as view, view.new_rows(range(60)) as new:
+        needed_bytes = 60 * view.spec.row_bytes
+        assert len(parts) == 1 and needed_bytes <= parts[0] <= needed_bytes + 2 * HUGE_BYTES
+        assert parts[0] % HUGE_BYTES == 0
+        pixels = new.memory(7)
+        assert pixels is not None
+        pixels[...] = 9
+        assert new.put(7, pixels)
+
+
+@given(st.lists(st.integers(0, 40), unique=True))
+def test_runs_are_the_places_in_their_order(places: list[int]) -> None:
+    runs = list(memory_rows._runs(places))
+    assert [place for run in runs for place in run] == places
+    assert all(run.stop != after.start for run, after in itertools.pairwise(runs)), "as few as can be"
+
+
+def test_rows_of_a_batch_are_kept_at_once_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = np.stack([pixels_of(spec_of(), row) for row in range(40)])
+    with View.in_ram(spec_of(), 100) as view:
+        fill(view, range(3, 6))
+        order = np.random.default_rng(0).permutation(40)
+        slots = view.slots(order).tolist()
+        with view.new_rows(slots) as new:
+            new.put_all(slots, batch, order.tolist())
+            assert view.n_filled == 3, "marked at the end, all together"
+        assert_holds(view, range(40))
+        assert view.n_filled == 40 and not view.n_refused
+        rest = view.slots(np.arange(40, 100)).tolist()
+        with view.new_rows(rest), view.new_rows(rest[:30]) as second:
+            assert not second._places, "another thread makes them"
+            second.put_all(rest[:30], batch, [0] * 30)
+        assert view.n_filled == 40
+        assert view._memory is not None
+        few = [view._memory._next_place() for _ in range(5)]
+        monkeypatch.setattr(view._memory, "_next_place", iter([*few, *[None] * 55]).__next__)
+        with view.new_rows(rest) as new:
+            new.put_all(rest, np.zeros((60, *view.spec.shape), np.uint8), list(range(60)))
+        assert view.n_filled == 45 and view.n_refused == 55
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
@@ -162,7 +171,7 @@ def test_a_process_that_is_killed_while_it_takes_places_leaves_none_to_two_other
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Killed:
-        """In place of the counts: the process ends before it writes how many places are taken."""
+        """In place of the count: the process ends before it writes how many places are taken."""
 
         def __getitem__(self, number: int) -> int:
             return 0
@@ -175,7 +184,7 @@ def test_a_process_that_is_killed_while_it_takes_places_leaves_none_to_two_other
         if child == 0:
             try:
                 if is_killed:
-                    monkeypatch.setattr(view._memory, "_counts", Killed())
+                    monkeypatch.setattr(view._memory, "_taken", Killed())
                 fill(view, rows)
                 os._exit(0)
             finally:

@@ -255,15 +255,11 @@ def test_a_name_that_points_to_other_memory_is_not_believed(runtime: Path) -> No
 
 def test_half_a_row_is_never_seen_and_its_row_can_be_put_by_another() -> None:
     code = """
-import penstock._src.load.views.memory_rows as module
 view = View.shared_in_ram(spec_of(), 40, None)
-real = module.write_all
-def half(fd, data, offset):
-    real(fd, data[: len(data) // 2], offset)
+with view.new_rows([7]) as new:
+    new.memory(7)[: view.spec.size[0] // 2] = 255
     print("ready", flush=True)
     sys.stdin.readline()
-module.write_all = half
-view.put(7, pixels_of(view.spec, 7))
 """
     with _holding(code) as process, View.shared_in_ram(spec_of(), 40, None) as view:
         out = np.empty(view.spec.shape, np.uint8)

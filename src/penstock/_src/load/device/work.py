@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +21,12 @@ _RESIZE_PIXELS = 64 << 20  # that are resized at a time: three numbers each are 
 
 
 class DeviceWork:
-    """Finishes images on the device, on a stream of its own."""
+    """Finishes images on the device, on a stream beside that of the training."""
 
     def __init__(self, target: CudaTarget) -> None:
-        import torch
-
         self._target = target
         self._device = target.device
-        self.stream: Any = torch.cuda.Stream(target.device)  # type: ignore[no-untyped-call,unused-ignore]
+        self.stream = _stream(target.device)
         self._fitter = Fitter()
         self._nvjpeg = target.batch_decoder()
 
@@ -143,6 +142,14 @@ class DeviceWork:
         import torch
 
         return torch.as_tensor(np.asarray(values, np.float32).reshape(-1, 1, 1), device=self._device)
+
+
+@functools.cache
+def _stream(device: Any) -> Any:
+    """One for all loaders: torch keeps the memory of a stream, and gives it to no other."""
+    import torch
+
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def _by_size(encoded: list[EncodedImages]) -> list[list[EncodedImages]]:

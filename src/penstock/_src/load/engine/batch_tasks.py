@@ -8,7 +8,9 @@ Threads do the work: reads and decoders release Python's lock. A thread holds on
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,7 +55,7 @@ def begin_job(
             if encoded(column):
                 tasks += _fetch_tasks(job, source, column, unique, pool.count)
             else:
-                tasks += _image_tasks(job, source, column, unique, pool.count)
+                tasks += _image_tasks(job, source, column, unique, pool)
         job.sums.plan(part.samples.size, len(source.images))
     job.sums.plan_ns = now_ns() - began_ns
     job.start(tasks, pool)
@@ -96,8 +98,7 @@ def _take_tasks(
         if not view.filled(slots).all():
             return None
         target = job.arrays[output.name].reshape(-1, *column.shape)
-        least = -(-_LEAST_COPIED // target[0].nbytes) if len(target) else 1
-        for chosen in _chunks(np.arange(len(slots)), threads, max(least, 4 * _MOST_IMAGES_PER_TASK), least):
+        for chosen in _copy_chunks(np.arange(len(slots)), target, threads):
             part_of = slice(int(chosen[0]), int(chosen[-1]) + 1)
             tasks.append(_CopyTask(job, view, slots[part_of], target[part_of], len(chosen)))
     return tasks
@@ -124,8 +125,9 @@ class _CopyTask:
 
 
 def _image_tasks(
-    job: BatchJob, source: SampleSource, column: ImageColumn, unique: Unique, threads: int
+    job: BatchJob, source: SampleSource, column: ImageColumn, unique: Unique, pool: ThreadPool
 ) -> Iterator[Task]:
+    threads = pool.count
     targets = [
         job.arrays[output.name].reshape(-1, *column.shape) for output in column.outputs
     ]  # views of the batch's arrays, one image after the other
@@ -142,12 +144,18 @@ def _image_tasks(
             yield from _scatter_tasks(job, view, unique, slots, there, targets, threads)
             hits = hits[:0]
         for chosen in _chunks(hits, threads, 4 * _MOST_IMAGES_PER_TASK):
-            yield _ViewTask(job, source, column, unique, targets, chosen, slots, view)
+            yield _ViewTask(job, source, column, unique, targets, slots, chosen, view)
     if len(missing):
         missing = missing[np.argsort(column.reader.keys(unique.rows[missing]), kind="stable")]
         job.prefetch(column, unique.rows[missing])
-        for chosen in _run_chunks(missing, column.reader.runs(unique.rows[missing]), threads):
-            yield _ImageTask(job, source, column, unique, targets, chosen, slots, view)
+        chunks = list(_run_chunks(missing, column.reader.runs(unique.rows[missing]), threads))
+        new = keeper = None
+        if view is not None and slots is not None and _is_copied(view, column):
+            keeper = _Keeper(job, view, unique, targets, slots, pool, len(chunks))
+        elif view is not None and slots is not None:
+            new = job.held.enter_context(view.new_rows(slots[missing].tolist()))
+        for chosen in chunks:
+            yield _ImageTask(job, source, column, unique, targets, slots, chosen, new, keeper)
 
 
 def _scatter_tasks(
@@ -171,6 +179,12 @@ def _scatter_tasks(
             yield _CopyTask(job, view, every_slot[chosen], target, int(is_first[chosen].sum()), places)
 
 
+def _copy_chunks(numbers: NDArray[np.int64], target: NDArray[Any], threads: int) -> Iterator[NDArray[np.int64]]:
+    """Pieces for tasks that copy images of a batch."""
+    least = -(-_LEAST_COPIED // target[0].nbytes) if len(target) else 1
+    return _chunks(numbers, threads, max(least, 4 * _MOST_IMAGES_PER_TASK), least)
+
+
 def _chunks(numbers: NDArray[np.int64], threads: int, most: int, least: int = 1) -> Iterator[NDArray[np.int64]]:
     size = max(least, min(most, -(-len(numbers) // max(1, threads * _TASKS_PER_THREAD))))
     for start in range(0, len(numbers), size):
@@ -190,30 +204,38 @@ def _run_chunks(numbers: NDArray[np.int64], runs: NDArray[np.int64], threads: in
             begin = stop
 
 
-class _ViewTask:
+@dataclass(frozen=True)
+class _ColumnTask:
+    """Some rows of one column, and where their images go."""
+
+    job: BatchJob
+    source: SampleSource
+    column: ImageColumn
+    unique: Unique
+    targets: list[NDArray[Any]]
+    slots: NDArray[np.int64] | None
+    """In the view, of all rows."""
+    chosen: NDArray[np.int64]
+
+    def target(self, place: int) -> NDArray[Any]:
+        target: NDArray[Any] = self.targets[place >> OUTPUT_SHIFT][place & PLACE_MASK]
+        return target
+
+
+@dataclass(frozen=True)
+class _ViewTask(_ColumnTask):
     """Images that a view holds already."""
 
-    def __init__(
-        self,
-        job: BatchJob,
-        source: SampleSource,
-        column: ImageColumn,
-        unique: Unique,
-        targets: list[NDArray[Any]],
-        chosen: NDArray[np.int64],
-        slots: Any,
-        view: Any,
-    ) -> None:
-        self.job, self.source, self.column, self.unique = job, source, column, unique
-        self.targets, self.chosen, self.slots, self.view = targets, chosen, slots, view
+    view: View
 
     def __call__(self, worker: WorkerState) -> None:
         worker.clock.begin()
         spoiled: list[int] = []
+        assert self.slots is not None
         slots = self.slots[self.chosen].tolist()
         for number, slot in zip(self.chosen.tolist(), slots, strict=True):
             places = self.unique.places(number)
-            out = self._target(places[0])
+            out = self.target(places[0])
             if self.column.table is None:
                 good = self.view.get(slot, out)
             else:
@@ -225,57 +247,49 @@ class _ViewTask:
                 spoiled.append(number)
             else:
                 for place in places[1:]:
-                    self._target(place)[...] = out
+                    self.target(place)[...] = out
         self.job.copied(worker.clock, len(slots) - len(spoiled))
         if spoiled:
             anew = np.array(spoiled, np.int64)
             anew = anew[np.argsort(self.column.reader.keys(self.unique.rows[anew]), kind="stable")]
-            rest = (self.unique, self.targets, anew, self.slots, self.view)
-            _ImageTask(self.job, self.source, self.column, *rest)(worker)
-
-    def _target(self, place: int) -> NDArray[Any]:
-        target: NDArray[Any] = self.targets[place >> OUTPUT_SHIFT][place & PLACE_MASK]
-        return target
+            rest = (self.job, self.source, self.column, self.unique, self.targets, self.slots, anew)
+            with self.view.new_rows(self.slots[anew].tolist()) as new:
+                _ImageTask(*rest, new)(worker)
 
 
-class _ImageTask(_ViewTask):
-    """Images to fetch and decode."""
+@dataclass(frozen=True)
+class _ImageTask(_ColumnTask):
+    """Images to fetch and decode. A view keeps each as it comes (`new`), or all of the batch at once (`keeper`)."""
+
+    new: NewRows | None
+    keeper: _Keeper | None = None
 
     def __call__(self, worker: WorkerState) -> None:
         worker.clock.begin()
-        if self.view is None:
-            made = self._make_all(worker, None)
-        else:
-            with self.view.new_rows(self.slots[self.chosen].tolist()) as new:
-                made = self._make_all(worker, new)
-        self.job.read(worker.clock, self.source, self.column, made)
-
-    def _make_all(self, worker: WorkerState, new: NewRows | None) -> int:
-        """How many could be made."""
-        made = 0
+        made: list[int] = []
         for number, image in readable(self.job, self.source, self.column, self.unique, self.chosen, worker):
             places = self.unique.places(number)
-            out = self._target(places[0])
-            slot = -1 if new is None else int(self.slots[number])
+            out = self.target(places[0])
             try:
-                self._make(worker, image, out, slot, new)
+                self._make(worker, image, out, -1 if self.slots is None else int(self.slots[number]))
             except PenstockError as error:
                 lose(self.job, self.source, self.column, self.unique, number, error)
                 continue
-            made += 1
+            made.append(number)
             for place in places[1:]:
-                self._target(place)[...] = out
-        return made
+                self.target(place)[...] = out
+        self.job.read(worker.clock, self.source, self.column, len(made))
+        if self.keeper is not None:
+            self.keeper.add(made)
 
-    def _make(
-        self, worker: WorkerState, image: NDArray[Any], out: NDArray[Any], slot: int, new: NewRows | None
-    ) -> None:
-        table = self.column.table
+    def _make(self, worker: WorkerState, image: NDArray[Any], out: NDArray[Any], slot: int) -> None:
+        """`slot` -1: no view has a place for it."""
+        table, new = self.column.table, None if slot < 0 else self.new
         pixels = None if new is None else new.memory(slot)
         if pixels is None:
             pixels = out if table is None else worker.small(self.column.shape)
         worker.fitter.fit(image, self.column.fit, pixels)
-        if new is not None and slot >= 0:
+        if new is not None:
             since_ns = now_ns()
             new.put(slot, pixels)
             worker.clock.put(since_ns)
@@ -283,8 +297,54 @@ class _ImageTask(_ViewTask):
             since_ns = now_ns()
             table.write(pixels, out)
             worker.clock.add_floats(since_ns)
-        elif pixels is not out:
-            np.copyto(out, pixels)
+
+
+class _Keeper:
+    """Has a view in memory keep what a batch decodes: copied when all of it is there, many images in one call.
+
+    A copy of each image as it comes would have its thread wait for Python's lock once more, which takes longer.
+    """
+
+    def __init__(
+        self, job: BatchJob, view: View, unique: Unique, targets: list[NDArray[Any]], slots: NDArray[np.int64],
+        pool: ThreadPool, tasks: int,
+    ) -> None:  # fmt: skip
+        self._job, self._view, self._unique, self._targets, self._slots = job, view, unique, targets, slots
+        self._pool, self._left = pool, tasks
+        self._made: list[int] = []
+        self._lock = threading.Lock()
+
+    def add(self, made: list[int]) -> None:
+        """A task has decoded these. The last one has all of them copied, before threads go on with other batches."""
+        with self._lock:
+            self._made += made
+            self._left -= 1
+            if self._left:
+                return
+        self._job.start(list(self._tasks()), self._pool, is_urgent=True)
+
+    def _tasks(self) -> Iterator[Task]:
+        made = np.array(self._made, np.int64)
+        made = made[self._slots[made] >= 0]
+        dests = self._unique.dests[self._unique.first[made]]
+        for number, target in enumerate(self._targets):
+            own = np.flatnonzero(dests >> OUTPUT_SHIFT == number)
+            own = own[np.argsort(dests[own])]
+            for chosen in _copy_chunks(own, target, self._pool.count):
+                slots, places = self._slots[made[chosen]], dests[chosen] & PLACE_MASK
+                yield _KeepTask(self._job, self._view, slots, target, len(chosen), places)
+
+
+class _KeepTask(_CopyTask):
+    """The other way round: images of the batch that the view is to keep."""
+
+    def __call__(self, worker: WorkerState) -> None:
+        worker.clock.begin()
+        assert self.places is not None
+        slots = self.slots.tolist()
+        with self.view.new_rows(slots) as new:
+            new.put_all(slots, self.out, self.places.tolist())
+        self.job.kept(worker.clock, self.n_rows)
 
 
 def readable(

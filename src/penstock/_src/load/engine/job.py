@@ -6,6 +6,7 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 from penstock._src.load.engine.source import ImageColumn, SampleSource
 from penstock._src.load.engine.stages import StageClock, Sums
 from penstock._src.load.engine.thread_pool import BatchMemory, Task, ThreadPool, WorkerState, no_task
-from penstock._src.system.files import Prefetch
 from penstock.errors import PenstockError, StoreCorrupt
 
 _POLL_S = 0.05  # how often one of several that wait looks again
@@ -143,7 +143,7 @@ class BatchJob:
         self.arrays = arrays
         self.texts = texts
         self.encoded: list[EncodedImages] = []
-        self.ahead: list[Prefetch] = []  # ranges of remote files that its tasks will read
+        self.held = ExitStack()  # until it is complete: remote ranges that were asked for ahead, places in views
         self.area: BatchMemory | None = None  # where the bytes of encoded images are read to
         self.failures: list[Failure] = []
         self.error: BaseException | None = None
@@ -201,8 +201,8 @@ class BatchJob:
             self._left += 1
         return self._begun.setdefault("begun", True)
 
-    def start(self, tasks: Sequence[Task], pool: ThreadPool) -> None:
-        """Hand out the tasks; one of them may hand out more."""
+    def start(self, tasks: Sequence[Task], pool: ThreadPool, *, is_urgent: bool = False) -> None:
+        """Hand out the tasks; one of them may hand out more. Urgent ones are done before tasks of other batches."""
         self._begun.setdefault("begun", True)
         self._is_inside = pool.count == 0
         with self._lock:
@@ -211,7 +211,7 @@ class BatchJob:
             for task in tasks:
                 with self._lock:
                     self._left += 1
-                pool.do(_CountedTask(self, task))
+                pool.do(_CountedTask(self, task), is_urgent=is_urgent)
         finally:
             self.finish_task()
 
@@ -226,6 +226,12 @@ class BatchJob:
         with self._lock:
             self.hits += images
             self.sums.add_copies(clock, images)
+
+    def kept(self, clock: StageClock, images: int) -> None:
+        """A task has put images into a view."""
+        clock.show()
+        with self._lock:
+            self.sums.add_puts(clock, images)
 
     def read(
         self, clock: StageClock, source: SampleSource, column: ImageColumn, made: int, *, decodes: bool = True
@@ -244,7 +250,7 @@ class BatchJob:
         """Ask for the bytes of rows that its tasks will read in this order, where reads take long."""
         found = column.reader.prefetch(rows.tolist())
         if found is not None:
-            self.ahead.append(found)
+            self.held.callback(found.close)
 
     def finish_task(self) -> None:
         with self._lock:
@@ -254,8 +260,7 @@ class BatchJob:
         self._complete()
 
     def _complete(self) -> None:
-        for each in self.ahead:
-            each.close()
+        self.held.close()
         try:
             if self.error is None:
                 record = functools.partial(self.sums.record, is_counted=self.is_counted, is_inside=self._is_inside)

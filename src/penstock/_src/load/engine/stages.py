@@ -116,6 +116,12 @@ class Sums:
         self._add(COPY, spent_ns, images)
         self._add(CAMERA, spent_ns, 0)
 
+    def add_puts(self, clock: StageClock, images: int) -> None:
+        """A task put images of the batch into a view."""
+        spent_ns = now_ns() - clock.began_ns
+        self._add(PUT, spent_ns, images)
+        self._add(CAMERA, spent_ns, 0)
+
     def add_images(self, clock: StageClock, column: Column, rows: int, *, decodes: bool) -> None:
         """A task read images of a column (of so many rows) and, unless the device does, decoded them."""
         make_ns = max(0, clock.decode_ns - clock.put_ns - clock.float_ns)

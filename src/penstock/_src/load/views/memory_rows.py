@@ -1,8 +1,7 @@
-"""Raw rows in shared memory: each takes the next free place, and memory is made present ahead of those places.
+"""Raw rows in shared memory: each takes the next free place, whose memory is made present before it is written.
 
-Rows come in any order; places are taken one behind the other. So the memory that a view holds grows with its rows,
-and one thread makes it present in large steps just before it is needed. Where that brings nothing (no huge pages), a
-row is written by the system, which needs no page fault; while threads wait in line for that, through the mapping.
+Rows come in any order; places are taken one behind the other. So the memory that a view holds grows with its rows, and
+that of many rows is made present in one step.
 
 Each process has a number, which a lock holds, and each place the number of the process that took it: the places of a
 process that was killed are found and used.
@@ -13,26 +12,18 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._src.load.engine.thread_pool import start_thread
 from penstock._src.load.views import view_file
-from penstock._src.load.views.view_file import COUNTS_BYTES, HEADER_BYTES, MARK, ViewLayout, ViewSpec, write_all
+from penstock._src.load.views.view_file import COUNT_BYTES, HEADER_BYTES, MARK, ViewLayout, ViewSpec
 from penstock._src.system.mapped_memory import HUGE_BYTES, make_present, map_shared
 
 _BLOCK_BYTES = 16 << 20  # of places that a process takes at a time
-_AHEAD_BYTES = 256 << 20  # of memory that is present before it is needed
-_STEP_BYTES = 16 << 20
-_WORTH_BYTES_PER_S = 3e9  # a step that is slower costs more than the page faults it saves
-_SLOW_STEPS = 2  # that are allowed
-_MOST_IN_LINE = 3  # the system writes one row of a file at a time; a longer wait costs more than page faults
-_TAKEN, _PRESENT = 0, 1  # the counts
-_PLACES_LOCK, _PRESENT_LOCK = 0, 1  # bytes whose locks guard them
+_PLACES_LOCK = 0  # the byte whose lock guards the count of places that are taken
 _OWNER_LOCK = 16  # with the number of a process added: the byte whose lock it holds
 _MOST_OWNERS = 255  # processes with a number; places of others would be lost with them
 
@@ -46,8 +37,8 @@ class MemoryRows:
         self._map, self._bytes = map_shared(fd, layout.n_bytes)
         self._places = layout.capacity + layout.spare
         self._marks = self._bytes[HEADER_BYTES : HEADER_BYTES + MARK.itemsize * layout.capacity].view(MARK)
-        self._counts = self._bytes[layout.table_at : layout.table_at + COUNTS_BYTES].view(np.uint64)
-        owners_at = layout.table_at + COUNTS_BYTES
+        self._taken = self._bytes[layout.table_at : layout.table_at + COUNT_BYTES].view(np.uint64)
+        owners_at = layout.table_at + COUNT_BYTES
         self._owners = self._bytes[owners_at : owners_at + self._places]
         rows_end = layout.rows_at + self._places * spec.row_bytes
         self._rows = self._bytes[layout.rows_at : rows_end].reshape(self._places, *spec.shape)
@@ -61,18 +52,7 @@ class MemoryRows:
         self._free: deque[int] = deque()  # places that this process has taken
         self._under_way: set[int] = set()  # slots that its threads are writing
         self._take_lock = threading.Lock()
-        self._line = threading.Semaphore(_MOST_IN_LINE)
-        self._ahead = threading.Lock()
-        self._slow_steps = 0
-        self._thread: threading.Thread | None = None
         self._pid = os.getpid()  # last: other threads of a child go on then
-
-    def close(self) -> None:
-        """End the thread that makes memory present; arrays keep the memory until they go."""
-        self._slow_steps = _SLOW_STEPS
-        thread = self._thread
-        if thread is not None and self._pid == os.getpid():
-            thread.join()
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self._fd >= 0:
@@ -110,8 +90,8 @@ class MemoryRows:
     # Filling
 
     def reserve(self, slots: Iterable[int]) -> dict[int, int | None]:
-        """A place for each slot that is neither there nor just being written; None where all are taken. All of them go
-        to `finish` again."""
+        """A place for each slot that is neither there nor just being written, in memory that is present; None where all
+        are taken. All of them go to `finish` again."""
         self._follow_fork()
         places: dict[int, int | None] = {}
         with self._take_lock:
@@ -119,6 +99,7 @@ class MemoryRows:
                 if slot >= 0 and not self._marks[slot] and slot not in self._under_way:
                     places[slot] = self._next_place()
                     self._under_way.add(slot)
+        self._make_present([place for place in places.values() if place is not None])
         return places
 
     def finish(self, places: Mapping[int, int | None], whole: Container[int]) -> None:
@@ -132,23 +113,24 @@ class MemoryRows:
                 elif place is not None:
                     self._free.append(place)
 
-    def pixels(self, place: int) -> NDArray[np.uint8] | None:
-        """The memory of a place; None where it is not present: page faults cost more than a copy."""
-        return self._rows[place] if self._is_present(place) else None
+    def pixels(self, place: int) -> NDArray[np.uint8]:
+        """The memory of a place."""
+        pixels: NDArray[np.uint8] = self._rows[place]
+        return pixels
 
-    def copy(self, pixels: NDArray[np.uint8], place: int) -> None:
-        """Into a place whose memory may not be present."""
-        if self._is_present(place) or not self._line.acquire(blocking=False):
-            np.copyto(self._rows[place], pixels)
-            return
-        try:
-            offset = self._layout.rows_at + place * self._row_bytes
-            write_all(self._fd, np.ascontiguousarray(pixels).reshape(-1).data, offset)
-        finally:
-            self._line.release()
+    def copy(self, batch: NDArray[np.uint8], at: Sequence[int], places: Sequence[int]) -> None:
+        """Images of a batch, each to its place; `at`: where they are in the batch."""
+        begin = 0
+        for run in _runs(places):
+            end = begin + len(run)
+            np.take(batch, at[begin:end], axis=0, out=self._rows[run.start : run.stop], mode="clip")
+            begin = end
 
-    def _is_present(self, place: int) -> bool:
-        return self._layout.rows_at + (place + 1) * self._row_bytes <= int(self._counts[_PRESENT])
+    def _make_present(self, places: Sequence[int]) -> None:
+        """Give their memory whole huge pages, which is cheaper than page faults. What has them keeps them."""
+        for run in _runs(places):
+            begin, end = (self._layout.rows_at + place * self._row_bytes for place in (run.start, run.stop))
+            make_present(self._bytes[begin // HUGE_BYTES * HUGE_BYTES : -(-end // HUGE_BYTES) * HUGE_BYTES])
 
     def _next_place(self) -> int | None:
         """A free place; None where all are taken."""
@@ -173,14 +155,13 @@ class MemoryRows:
                 self._owner = next((n for n in numbers if view_file.try_lock(self._fd, _OWNER_LOCK + n)), 0)
                 if self._owner and (inherited := self._unused(self._owner)):
                     return inherited
-            begin = int(self._counts[_TAKEN])
+            begin = int(self._taken[0])
             left = self._places - begin
             count = min(left, max(1, min(_BLOCK_BYTES // self._row_bytes, left // 64)))
             if not count:
                 return self._left_behind()
             self._owners[begin : begin + count] = self._owner  # before they count as taken: it may be killed between
-            self._counts[_TAKEN] = begin + count
-        self._look_ahead()
+            self._taken[0] = begin + count
         return range(begin, begin + count)
 
     def _left_behind(self) -> list[int]:
@@ -199,57 +180,15 @@ class MemoryRows:
         """Its places without a row. One that was killed may have written its number before its places counted."""
         has_row = np.zeros(self._places, np.bool_)
         has_row[self._marks[self._marks != 0] - 1] = True
-        has_row[int(self._counts[_TAKEN]) :] = True  # nobody's yet
+        has_row[int(self._taken[0]) :] = True  # nobody's yet
         unused: list[int] = np.flatnonzero((self._owners == owner) & ~has_row).tolist()
         return unused
 
-    # Memory ahead of the rows
 
-    def _needed(self) -> int:
-        """Up to which byte places are taken."""
-        return self._layout.rows_at + int(self._counts[_TAKEN]) * self._row_bytes
-
-    def _wanted(self) -> int:
-        """Up to which byte memory shall be present, in whole huge pages."""
-        return min(self._needed() + _AHEAD_BYTES, self._layout.n_bytes) // HUGE_BYTES * HUGE_BYTES
-
-    def _look_ahead(self) -> None:
-        missing = self._wanted() - int(self._counts[_PRESENT])
-        least = min(_AHEAD_BYTES // 2, max(1, self._layout.n_bytes - self._needed()) // 2)
-        if missing >= max(HUGE_BYTES, least) and self._slow_steps < _SLOW_STEPS and self._ahead.acquire(blocking=False):
-            try:
-                self._thread = threading.Thread(target=self._go_ahead, name="penstock-view-memory", daemon=True)
-                start_thread(self._thread)
-            except BaseException as error:
-                self._thread = None
-                self._ahead.release()
-                if not isinstance(error, RuntimeError):
-                    raise
-                self._slow_steps = _SLOW_STEPS  # the system has no thread for it
-
-    def _go_ahead(self) -> None:
-        """The thread: one of all processes at a time."""
-        try:
-            with view_file.locked(self._fd, _PRESENT_LOCK, waits=False):
-                while self._slow_steps < _SLOW_STEPS and self._step():
-                    pass
-        except OSError:
-            pass  # another process is at it
-        finally:
-            self._ahead.release()
-
-    def _step(self) -> bool:
-        """Whether there may be more to do."""
-        # Where rows were faster, what they have reached has its memory already.
-        begin = max(int(self._counts[_PRESENT]), self._needed() // HUGE_BYTES * HUGE_BYTES)
-        end = min(begin + _STEP_BYTES, self._wanted())
-        if end <= begin:
-            return False
-        began_s = time.thread_time()
-        if not make_present(self._bytes[begin:end]):
-            self._slow_steps = _SLOW_STEPS
-            return False
-        if end - begin < _WORTH_BYTES_PER_S * (time.thread_time() - began_s):
-            self._slow_steps += 1
-        self._counts[_PRESENT] = end
-        return True
+def _runs(places: Sequence[int]) -> Iterator[range]:
+    """Places that lie one behind the other."""
+    begin = 0
+    for end in range(1, len(places) + 1):
+        if end == len(places) or places[end] != places[end - 1] + 1:
+            yield range(places[begin], places[end - 1] + 1)
+            begin = end

@@ -1,13 +1,16 @@
-"""`NewRows`: what one task decodes, and a view keeps. In memory it is decoded where the view keeps it.
+"""`NewRows`: what is decoded for a batch, and a view keeps. In memory it is decoded where the view keeps it.
 
 with view.new_rows(slots) as new:
-    pixels = new.memory(slot)          # decode to it; None: decode elsewhere
+    pixels = new.memory(slot)          # decode to it; None: decode elsewhere, and put that
     new.put(slot, pixels)
+
+with view.new_rows(slots) as new:      # a view in memory
+    new.put_all(slots, batch, places)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class NewRows:
-    """Places in memory are taken for all rows at once, and marked at once: threads seldom wait for each other."""
+    """Places in memory are taken for all rows at once, and marked at once: threads seldom wait for each other. Any
+    thread may put a row meanwhile."""
 
     def __init__(self, view: View, memory: MemoryRows | None, slots: Iterable[int]) -> None:
         self._view, self._memory = view, memory
@@ -29,7 +33,7 @@ class NewRows:
         self._places = {} if memory is None else memory.reserve(slots)
 
     def memory(self, slot: int) -> NDArray[np.uint8] | None:
-        """Where the pixels of a row may be decoded to; None where nothing is gained by it."""
+        """Where the pixels of a row may be decoded to; None where the view has no memory for it."""
         place = self._places.get(slot)
         return None if place is None or self._memory is None else self._memory.pixels(place)
 
@@ -51,10 +55,20 @@ class NewRows:
         if place is None:
             return self._view.refuse_full()
         own = self._memory.pixels(place)
-        if own is None or own.ctypes.data != pixels.ctypes.data:
-            self._memory.copy(pixels, place)
+        if own.ctypes.data != pixels.ctypes.data:
+            np.copyto(own, pixels)
         self._whole.add(slot)
         return True
+
+    def put_all(self, slots: Sequence[int], batch: NDArray[np.uint8], places: Sequence[int]) -> None:
+        """Keep rows in memory that lie at these places of a batch, many in one call."""
+        assert self._memory is not None
+        new = [(slot, self._places[slot], at) for slot, at in zip(slots, places, strict=True) if slot in self._places]
+        kept = [(slot, own, at) for slot, own, at in new if own is not None]
+        self._memory.copy(batch, [at for _, _, at in kept], [own for _, own, _ in kept])
+        self._whole.update(slot for slot, _, _ in kept)
+        for _ in range(len(new) - len(kept)):
+            self._view.refuse_full()
 
     def __enter__(self) -> NewRows:
         return self

@@ -264,7 +264,7 @@ class View:
     # Filling
 
     def new_rows(self, slots: Iterable[int]) -> NewRows:
-        """Rows that one task is about to make; see `NewRows`."""
+        """Rows that are about to be made; see `NewRows`."""
         self._check_open()
         return NewRows(self, self._memory, slots)
 
@@ -308,9 +308,7 @@ class View:
             self._leave()
         fd, self._fd = self._fd, -1
         os.close(fd)
-        memory, self._memory = self._memory, None
-        if memory is not None:
-            memory.close()
+        self._memory = None
         self._flags = self._table = np.zeros(0, np.uint8)
         mapping, self._map = self._map, None
         if mapping is not None:

@@ -40,7 +40,7 @@ PAGE_BYTES = 4096
 PLACE = np.dtype([("offset", "<u8"), ("size", "<u4"), ("sum", "<u4")])
 SUM = np.dtype("<u4")
 MARK = np.dtype("<u4")
-COUNTS_BYTES = 16
+COUNT_BYTES = 8
 _MOST_SPARE = 1024
 MAX_SIDE_PX = 16384
 MAX_ROWS = 1 << 40
@@ -108,7 +108,7 @@ class ViewLayout:
     capacity: int
     """Rows that have a place."""
     table_at: int
-    """Where the checksums (raw, on disk), the counts and owners (raw, in memory) or the places (JPEG) begin."""
+    """Where the checksums (raw, on disk), the count and the owners (raw, in memory) or the places (JPEG) begin."""
     rows_at: int
     n_bytes: int
     """The whole file; for JPEG rows the part in front of them, which is there from the beginning."""
@@ -122,7 +122,7 @@ def layout_of(spec: ViewSpec, rows: int, capacity: int, *, checked: bool) -> Vie
     table_at = _up(HEADER_BYTES + mark_bytes * capacity, 8)
     # In memory, processes take places before they have rows for them, and two may make the same row.
     spare = min(_MOST_SPARE, capacity // 128) if spec.encoding == "raw" and not checked else 0
-    table_bytes = COUNTS_BYTES + capacity + spare
+    table_bytes = COUNT_BYTES + capacity + spare
     if spec.encoding == "jpeg" or checked:
         table_bytes = capacity * (PLACE if spec.encoding == "jpeg" else SUM).itemsize
     rows_at = _up(table_at + table_bytes, PAGE_BYTES)

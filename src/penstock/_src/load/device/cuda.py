@@ -72,7 +72,7 @@ class CudaTarget:
     def batch_decoder(self) -> BatchDecoder | None:
         """nvJPEG by its own interface, where its library is there."""
         if self._decodes and not self._tried:
-            self._tried = True  # once for all passes: the library takes a while to start
+            self._tried = True  # once, and not before images are decoded here: the library takes a while to start
             try:
                 self._decoder = BatchDecoder(self.device)
             except NvJpegUnavailable:

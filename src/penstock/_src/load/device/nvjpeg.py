@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,11 @@ class BatchDecoder:
         self._lock = threading.Lock()
         self._batch = 0
         self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
-        self._last: Any = None
+        self._last: list[Any] = []  # the event after which the batch before is decoded
+        # Also of a decoder that is dropped: the library keeps memory and files of the driver.
+        given_up = (self._library, self._handle, self._state, self._last)
+        self._end = weakref.finalize(self, _give_back, *given_up)
+        self._end.atexit = False
         code = -1
         with torch.cuda.device(device):
             for backend in _BACKENDS:
@@ -83,8 +88,8 @@ class BatchDecoder:
         jpegs = [*jpegs, *[jpegs[0]] * (count - n_jpegs)]
         plane = height * width
         with self._lock, torch.cuda.device(self._device):
-            if self._last is not None:
-                self._last.synchronize()  # its buffers on the host are used again
+            for last in self._last:
+                last.synchronize()  # its buffers on the host are used again
             if count != self._batch and self._initialize(count):
                 return None
             pixels = torch.empty((count, 3, height, width), dtype=torch.uint8, device=self._device)
@@ -98,8 +103,9 @@ class BatchDecoder:
             code = self._library.nvjpegDecodeBatched(
                 self._handle, self._state, data.ctypes.data, lengths.ctypes.data, places.ctypes.data, stream.cuda_stream
             )
-            self._last = torch.cuda.Event()  # type: ignore[no-untyped-call,unused-ignore]
-            self._last.record(stream)
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call,unused-ignore]
+            done.record(stream)
+            self._last[:] = [done]
             if code:
                 self._batch = 0  # a state that failed is initialised again
                 return None
@@ -113,13 +119,16 @@ class BatchDecoder:
     def close(self) -> None:
         """Give the library's memory back; more than once is fine."""
         with self._lock:
-            if self._last is not None:
-                self._last.synchronize()
-            if self._state:
-                self._library.nvjpegJpegStateDestroy(self._state)
-            if self._handle:
-                self._library.nvjpegDestroy(self._handle)
-            self._state, self._handle, self._last = ctypes.c_void_p(), ctypes.c_void_p(), None
+            self._end()
+
+
+def _give_back(library: Any, handle: ctypes.c_void_p, state: ctypes.c_void_p, last: list[Any]) -> None:
+    for event in last:
+        event.synchronize()
+    if state:
+        library.nvjpegJpegStateDestroy(state)
+    if handle:
+        library.nvjpegDestroy(handle)
 
 
 def _declare(library: Any) -> None:

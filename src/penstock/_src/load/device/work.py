@@ -28,7 +28,6 @@ class DeviceWork:
         self._device = target.device
         self.stream = _stream(target.device)
         self._fitter = Fitter()
-        self._nvjpeg = target.batch_decoder()
 
     def decoded(self, job: BatchJob) -> dict[str, Any]:
         """The images that stayed encoded, by output, on the current stream."""
@@ -76,7 +75,8 @@ class DeviceWork:
         data: list[Any] = [encoded.bytes[number] for encoded, number in wanted]
         if not data:
             return torch.empty((0, 3, *fit.size), dtype=torch.uint8, device=self._device)
-        whole = self._nvjpeg.decode(data, fit.stored) if self._nvjpeg is not None else None
+        decoder = self._target.batch_decoder()
+        whole = decoder.decode(data, fit.stored) if decoder is not None else None
         if whole is None:
             whole = self._by_torchvision(data, fit)
         if whole is None or fit.size == fit.stored:

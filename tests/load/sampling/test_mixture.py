@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import count
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock._src.load.sampling import mixture as module
+from penstock._src.load.sampling import position_map
 from penstock._src.load.sampling.mixture import Mixture
 from penstock._src.load.sampling.order import Local, Order, Sequential, Shuffled
 from penstock._src.load.sampling.permutation import key_of, permute
@@ -235,3 +237,27 @@ def test_mixtures_are_values() -> None:
         Mixture([Shuffled(5)], [1], length=0)
     with pytest.raises(UsageError, match="positions 1,000 to 1,000"):
         mixture.at(0, [1000])
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=3),
+    st.lists(st.tuples(st.sampled_from((0, 0, 0, 1)), st.integers(-4, 8), st.integers(0, 12)), min_size=1, max_size=20),
+)
+def test_batches_in_any_order_are_those_of_the_order(counts: list[int], asked: list[tuple[int, int, int]]) -> None:
+    with patch.object(position_map, "_MIXED_AT_A_TIME", 8):
+        _check_batches(counts, asked)
+
+
+def _check_batches(counts: list[int], asked: list[tuple[int, int, int]]) -> None:
+    order = Mixture([Shuffled(count, seed=number) for number, count in enumerate(counts)], seed=7)
+    sources: list[Any] = [f"source {number}" for number in range(len(counts))]
+    positions_of = position_map.PositionMap(order, sources)
+    first = 0
+    for epoch, step, size in asked:
+        first = (first + step) % order.count
+        positions = np.arange(first, min(first + size, order.count))
+        numbers, samples = order.at(epoch, positions)
+        found = np.full((2, len(positions)), -1)
+        for part in positions_of(epoch, positions):
+            found[:, part.places] = [[sources.index(part.source)] * len(part.places), part.samples]
+        assert found.tolist() == [numbers.tolist(), samples.tolist()]

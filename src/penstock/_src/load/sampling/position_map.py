@@ -32,17 +32,21 @@ def notes_of_order(order: Any) -> tuple[str, ...]:
     return tuple(f"order: {each.randomness()[1]}" for each in orders if isinstance(each, Local))
 
 
+_MIXED_AT_A_TIME = 2048  # positions of a mixture: a few take nearly as long
+
+
 class PositionMap:
     """Positions of an epoch → samples of sources, and their places in the batch."""
 
     def __init__(self, order: Any, sources: list[SampleSource]) -> None:
         self._order, self._sources = order, sources
+        self._mixed = -1, range(0), np.zeros((2, 0), np.int64)  # epoch, positions; of each its source and sample
 
     def __call__(self, epoch: int, positions: NDArray[np.int64]) -> list[BatchPart]:
         if not isinstance(self._order, Mixture):
             samples = self._order.at(epoch, positions)
             return [BatchPart(self._sources[0], np.arange(len(samples), dtype=np.int64), samples)]
-        numbers, samples = self._order.at(epoch, positions)
+        numbers, samples = self._mixed_at(self._order, epoch, positions)
         parts = []
         for number, source in enumerate(self._sources):
             places = np.flatnonzero(numbers == number)
@@ -50,6 +54,18 @@ class PositionMap:
                 parts.append(BatchPart(source, places, samples[places]))
         # The slice of one rank of a short batch may be empty; it has outputs all the same.
         return parts or [BatchPart(self._sources[0], samples, samples)]
+
+    def _mixed_at(self, order: Mixture, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Source and sample of each position. The positions of a batch follow one another, and batches do as well."""
+        if not len(positions):
+            return np.zeros((2, 0), np.int64)
+        first, stop = int(positions[0]), int(positions[-1]) + 1
+        held_epoch, held, mixed = self._mixed  # one step: several threads plan batches
+        if held_epoch != epoch or first < held.start or stop > held.stop:
+            held = range(first, max(stop, min(first + _MIXED_AT_A_TIME, order.count)))
+            mixed = np.stack(order.at(epoch, np.arange(held.start, held.stop, dtype=np.int64)))
+            self._mixed = epoch, held, mixed
+        return mixed[:, first - held.start : stop - held.start]
 
 
 def selected(batch: Batch, kept: NDArray[np.int64]) -> Batch:

@@ -8,6 +8,7 @@ import gc
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -57,6 +58,7 @@ def test_a_decoder_gives_its_library_back_once(monkeypatch: pytest.MonkeyPatch, 
         decoder.close()
         decoder.close()
         assert calls["nvjpegDestroy"] == 1
+        assert decoder.decode([np.zeros(4, np.uint8)], (8, 8)) is None, "another thread may come too late"
     del decoder
     gc.collect()
     assert calls["nvjpegJpegStateDestroy"] == calls["nvjpegDestroy"] == 1

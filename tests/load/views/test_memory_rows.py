@@ -78,6 +78,28 @@ def test_memory_is_made_present_for_all_rows_at_once(monkeypatch: pytest.MonkeyP
         assert new.put(7, pixels)
 
 
+def test_rows_that_could_not_be_begun_give_their_places_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(part: object) -> bool:
+        raise KeyboardInterrupt
+
+    with View.in_ram(spec_of(), 100) as view:
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(memory_rows, "make_present", interrupted)
+            view.new_rows(range(60))
+        fill(view, range(100))
+        assert view.n_filled == 100 and not view.n_refused
+        assert_holds(view, range(100))
+
+
+def test_a_system_without_such_calls_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(memory_rows, "make_present", lambda part: bool(asked.append(len(part))))
+    with View.in_ram(spec_of(**BIG), 64) as view:
+        fill(view, range(64))
+        assert len(asked) == 1
+        assert_holds(view, range(64))
+
+
 @given(st.lists(st.integers(0, 40), unique=True))
 def test_runs_are_the_places_in_their_order(places: list[int]) -> None:
     runs = list(memory_rows._runs(places))

@@ -1,7 +1,7 @@
 """Shared memory that is cheap to touch: mapped on a border of huge pages, and made present in large steps.
 
 The first write to a page of shared memory costs a page fault: of 4 KiB pages, several times what writing the bytes
-takes. One call for many megabytes is cheap where the system gives huge pages, and runs beside the threads that write.
+takes. One call for many megabytes is cheap where the system gives huge pages.
 """
 
 from __future__ import annotations
@@ -47,13 +47,12 @@ def map_shared(fd: int, n_bytes: int) -> tuple[mmap.mmap, NDArray[np.uint8]]:
 
 
 def make_present(memory: NDArray[np.uint8]) -> bool:
-    """Give memory to a part of a mapping from `map_shared` (whole huge pages), without a change of its bytes; whether
-    the system could. Python's lock is free meanwhile."""
+    """Give memory to a part of a mapping from `map_shared` that begins with a huge page, without a change of its bytes;
+    whether the system could. Python's lock is free meanwhile."""
     heads = range(0, len(memory), HUGE_BYTES)
     # What has no page at all is not collapsed: each huge page begins with a small one.
     if all(_advise(memory[head : head + _PAGE_BYTES], _MADV_POPULATE_WRITE) for head in heads):
-        _advise(memory, _MADV_COLLAPSE)  # where it fails, there are small pages
-        return _advise(memory, _MADV_POPULATE_WRITE)
+        return _advise(memory, _MADV_COLLAPSE) or _advise(memory, _MADV_POPULATE_WRITE)  # in small pages
     return False
 
 

@@ -59,8 +59,8 @@ class BatchDecoder:
         self._batch = 0
         self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
         self._last: list[Any] = []  # the event after which the batch before is decoded
-        # Also of a decoder that is dropped: the library keeps memory and files of the driver.
-        given_up = (self._library, self._handle, self._state, self._last)
+        # By `close`, or when the decoder is dropped: the library holds memory and files of the driver.
+        given_up = (self._library, self._handle, self._state, self._last, os.getpid())
         self._end = weakref.finalize(self, _give_back, *given_up)
         self._end.atexit = False
         code = -1
@@ -76,7 +76,7 @@ class BatchDecoder:
                 raise NvJpegUnavailable(f"nvJPEG has no state for decoding (code {code})")
 
     def decode(self, jpegs: Sequence[NDArray[np.uint8]], size: tuple[int, int]) -> Any:
-        """(n, 3, height, width) uint8; None where nvJPEG refuses one of them.
+        """(n, 3, height, width) uint8; None where nvJPEG refuses one of them, and after `close`.
 
         All must be of this size by their headers, which the caller has looked at: nvJPEG writes as far as they say.
         The bytes must stay until the work on the stream is over.
@@ -88,6 +88,8 @@ class BatchDecoder:
         jpegs = [*jpegs, *[jpegs[0]] * (count - n_jpegs)]
         plane = height * width
         with self._lock, torch.cuda.device(self._device):
+            if not self._end.alive:
+                return None  # another thread has closed it
             for last in self._last:
                 last.synchronize()  # its buffers on the host are used again
             if count != self._batch and self._initialize(count):
@@ -122,7 +124,11 @@ class BatchDecoder:
             self._end()
 
 
-def _give_back(library: Any, handle: ctypes.c_void_p, state: ctypes.c_void_p, last: list[Any]) -> None:
+def _give_back(
+    library: Any, handle: ctypes.c_void_p, state: ctypes.c_void_p, last: list[Any], pid: int
+) -> None:  # fmt: skip
+    if os.getpid() != pid:
+        return  # a child of a fork: the library is the parent's
     for event in last:
         event.synchronize()
     if state:

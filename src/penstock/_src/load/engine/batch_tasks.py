@@ -20,7 +20,7 @@ from penstock._src.load.engine.job import BatchJob, BatchPart, EncodedImages, Fa
 from penstock._src.load.engine.source import INDEX, OUTPUT_SHIFT, PLACE_MASK, ImageColumn, SampleSource, Unique, merge
 from penstock._src.load.engine.stages import now_ns
 from penstock._src.load.engine.thread_pool import FreshScratch, Task, ThreadPool, WorkerState
-from penstock._src.load.views.new_rows import NewRows
+from penstock._src.load.views.new_rows import PLACES_AT_ONCE, NewRows
 from penstock._src.load.views.view import View
 from penstock._src.stores.store import Scratch
 from penstock.errors import PenstockError, RemoteError, StoreCorrupt
@@ -149,13 +149,12 @@ def _image_tasks(
         missing = missing[np.argsort(column.reader.keys(unique.rows[missing]), kind="stable")]
         job.prefetch(column, unique.rows[missing])
         chunks = list(_run_chunks(missing, column.reader.runs(unique.rows[missing]), threads))
-        new = keeper = None
+        keeper = None
         if view is not None and slots is not None and _is_copied(view, column):
-            keeper = _Keeper(job, view, unique, targets, slots, pool, len(chunks))
-        elif view is not None and slots is not None:
-            new = job.held.enter_context(view.new_rows(slots[missing].tolist()))
+            # The batch has the very bytes that the view keeps; of a batch of floats each task keeps its own images.
+            keeper, view = _Keeper(job, view, unique, targets, slots, pool, len(chunks)), None
         for chosen in chunks:
-            yield _ImageTask(job, source, column, unique, targets, slots, chosen, new, keeper)
+            yield _ImageTask(job, source, column, unique, targets, slots, chosen, view, keeper)
 
 
 def _scatter_tasks(
@@ -214,11 +213,11 @@ class _ColumnTask:
     unique: Unique
     targets: list[NDArray[Any]]
     slots: NDArray[np.int64] | None
-    """In the view, of all rows."""
+    """The slot of every unique row in the view; -1: it has none."""
     chosen: NDArray[np.int64]
 
-    def target(self, place: int) -> NDArray[Any]:
-        target: NDArray[Any] = self.targets[place >> OUTPUT_SHIFT][place & PLACE_MASK]
+    def target(self, dest: int) -> NDArray[Any]:
+        target: NDArray[Any] = self.targets[dest >> OUTPUT_SHIFT][dest & PLACE_MASK]
         return target
 
 
@@ -253,38 +252,48 @@ class _ViewTask(_ColumnTask):
             anew = np.array(spoiled, np.int64)
             anew = anew[np.argsort(self.column.reader.keys(self.unique.rows[anew]), kind="stable")]
             rest = (self.job, self.source, self.column, self.unique, self.targets, self.slots, anew)
-            with self.view.new_rows(self.slots[anew].tolist()) as new:
-                _ImageTask(*rest, new)(worker)
+            _ImageTask(*rest, self.view)(worker)
 
 
 @dataclass(frozen=True)
 class _ImageTask(_ColumnTask):
-    """Images to fetch and decode. A view keeps each as it comes (`new`), or all of the batch at once (`keeper`)."""
+    """Images to fetch and decode. A view keeps each as it comes (`view`), or those of the whole batch (`keeper`)."""
 
-    new: NewRows | None
+    view: View | None
     keeper: _Keeper | None = None
 
     def __call__(self, worker: WorkerState) -> None:
         worker.clock.begin()
+        if self.view is None or self.slots is None:
+            made = self._make_all(worker, None)
+        else:
+            with self.view.new_rows(self.slots[self.chosen].tolist()) as new:
+                made = self._make_all(worker, new)
+        self.job.read(worker.clock, self.source, self.column, len(made))
+        if self.keeper is not None:
+            self.keeper.add(made)
+
+    def _make_all(self, worker: WorkerState, new: NewRows | None) -> list[int]:
+        """Those that could be made."""
         made: list[int] = []
         for number, image in readable(self.job, self.source, self.column, self.unique, self.chosen, worker):
             places = self.unique.places(number)
             out = self.target(places[0])
+            slot = -1 if new is None or self.slots is None else int(self.slots[number])
             try:
-                self._make(worker, image, out, -1 if self.slots is None else int(self.slots[number]))
+                self._make(worker, image, out, slot, None if slot < 0 else new)
             except PenstockError as error:
                 lose(self.job, self.source, self.column, self.unique, number, error)
                 continue
             made.append(number)
             for place in places[1:]:
                 self.target(place)[...] = out
-        self.job.read(worker.clock, self.source, self.column, len(made))
-        if self.keeper is not None:
-            self.keeper.add(made)
+        return made
 
-    def _make(self, worker: WorkerState, image: NDArray[Any], out: NDArray[Any], slot: int) -> None:
-        """`slot` -1: no view has a place for it."""
-        table, new = self.column.table, None if slot < 0 else self.new
+    def _make(
+        self, worker: WorkerState, image: NDArray[Any], out: NDArray[Any], slot: int, new: NewRows | None
+    ) -> None:
+        table = self.column.table
         pixels = None if new is None else new.memory(slot)
         if pixels is None:
             pixels = out if table is None else worker.small(self.column.shape)
@@ -331,20 +340,28 @@ class _Keeper:
             own = np.flatnonzero(dests >> OUTPUT_SHIFT == number)
             own = own[np.argsort(dests[own])]
             for chosen in _copy_chunks(own, target, self._pool.count):
-                slots, places = self._slots[made[chosen]], dests[chosen] & PLACE_MASK
-                yield _KeepTask(self._job, self._view, slots, target, len(chosen), places)
+                at = (dests[chosen] & PLACE_MASK).tolist()
+                yield _KeepTask(self._job, self._view, target, at, self._slots[made[chosen]].tolist())
 
 
-class _KeepTask(_CopyTask):
-    """The other way round: images of the batch that the view is to keep."""
+@dataclass(frozen=True)
+class _KeepTask:
+    """Images of a batch that a view in memory is to keep: where each is in the batch, and its slot in the view."""
+
+    job: BatchJob
+    view: View
+    batch: NDArray[np.uint8]
+    at: list[int]
+    slots: list[int]
 
     def __call__(self, worker: WorkerState) -> None:
         worker.clock.begin()
-        assert self.places is not None
-        slots = self.slots.tolist()
-        with self.view.new_rows(slots) as new:
-            new.put_all(slots, self.out, self.places.tolist())
-        self.job.kept(worker.clock, self.n_rows)
+        kept = 0
+        for begin in range(0, len(self.slots), PLACES_AT_ONCE):
+            some = slice(begin, begin + PLACES_AT_ONCE)
+            with self.view.new_rows(self.slots[some]) as new:
+                kept += new.put_all(self.slots[some], self.batch, self.at[some])
+        self.job.kept(worker.clock, kept)
 
 
 def readable(

@@ -6,7 +6,6 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from penstock._src.load.engine.source import ImageColumn, SampleSource
 from penstock._src.load.engine.stages import StageClock, Sums
 from penstock._src.load.engine.thread_pool import BatchMemory, Task, ThreadPool, WorkerState, no_task
+from penstock._src.system.files import Prefetch
 from penstock.errors import PenstockError, StoreCorrupt
 
 _POLL_S = 0.05  # how often one of several that wait looks again
@@ -143,7 +143,7 @@ class BatchJob:
         self.arrays = arrays
         self.texts = texts
         self.encoded: list[EncodedImages] = []
-        self.held = ExitStack()  # until it is complete: remote ranges that were asked for ahead, places in views
+        self.ahead: list[Prefetch] = []  # ranges of remote files that its tasks will read
         self.area: BatchMemory | None = None  # where the bytes of encoded images are read to
         self.failures: list[Failure] = []
         self.error: BaseException | None = None
@@ -250,7 +250,7 @@ class BatchJob:
         """Ask for the bytes of rows that its tasks will read in this order, where reads take long."""
         found = column.reader.prefetch(rows.tolist())
         if found is not None:
-            self.held.callback(found.close)
+            self.ahead.append(found)
 
     def finish_task(self) -> None:
         with self._lock:
@@ -260,8 +260,9 @@ class BatchJob:
         self._complete()
 
     def _complete(self) -> None:
-        self.held.close()
         try:
+            for each in self.ahead:
+                each.close()
             if self.error is None:
                 record = functools.partial(self.sums.record, is_counted=self.is_counted, is_inside=self._is_inside)
                 record() if self.epoch_records is None else self.epoch_records.add(self.epoch, record)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,15 @@ def notes_of_order(order: Any) -> tuple[str, ...]:
     return tuple(f"order: {each.randomness()[1]}" for each in orders if isinstance(each, Local))
 
 
-_MIXED_AT_A_TIME = 2048  # positions of a mixture: a few take nearly as long
+_MIXED_AT_A_TIME = 2048  # positions of a mixture: to compute a few takes nearly as long
+
+
+class _Mixed(NamedTuple):
+    """Some positions of an epoch of a mixture: of each its source and sample."""
+
+    epoch: int
+    positions: range
+    samples: NDArray[np.int64]
 
 
 class PositionMap:
@@ -40,7 +48,7 @@ class PositionMap:
 
     def __init__(self, order: Any, sources: list[SampleSource]) -> None:
         self._order, self._sources = order, sources
-        self._mixed = -1, range(0), np.zeros((2, 0), np.int64)  # epoch, positions; of each its source and sample
+        self._mixed = _Mixed(-1, range(0), np.zeros((2, 0), np.int64))
 
     def __call__(self, epoch: int, positions: NDArray[np.int64]) -> list[BatchPart]:
         if not isinstance(self._order, Mixture):
@@ -60,12 +68,13 @@ class PositionMap:
         if not len(positions):
             return np.zeros((2, 0), np.int64)
         first, stop = int(positions[0]), int(positions[-1]) + 1
-        held_epoch, held, mixed = self._mixed  # one step: several threads plan batches
-        if held_epoch != epoch or first < held.start or stop > held.stop:
-            held = range(first, max(stop, min(first + _MIXED_AT_A_TIME, order.count)))
-            mixed = np.stack(order.at(epoch, np.arange(held.start, held.stop, dtype=np.int64)))
-            self._mixed = epoch, held, mixed
-        return mixed[:, first - held.start : stop - held.start]
+        held = self._mixed  # another thread that plans a batch may put others in its place
+        if held.epoch != epoch or first < held.positions.start or stop > held.positions.stop:
+            positions = np.arange(first, max(stop, min(first + _MIXED_AT_A_TIME, order.count)), dtype=np.int64)
+            samples = np.stack(order.at(epoch, positions))
+            self._mixed = held = _Mixed(epoch, range(first, first + len(positions)), samples)
+        begin = first - held.positions.start
+        return held.samples[:, begin : begin + stop - first]
 
 
 def selected(batch: Batch, kept: NDArray[np.int64]) -> Batch:

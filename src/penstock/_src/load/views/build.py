@@ -19,6 +19,7 @@ from penstock._src.load.engine.stages import now_ns
 from penstock._src.load.engine.thread_pool import ThreadPool, WorkerState
 from penstock._src.load.sampling.window import Window
 from penstock._src.load.views.choose_views import shared_or_new, spec_for, views_on_disk
+from penstock._src.load.views.new_rows import PLACES_AT_ONCE
 from penstock._src.load.views.view import View, ViewSpec
 from penstock._src.load.views.view_file import Encoding
 from penstock._src.stores.store import Store
@@ -34,7 +35,6 @@ _CHUNK_ROWS = 1 << 16  # rows that are sorted at a time
 _CHUNK_BYTES = _CHUNK_ROWS * 8 * 8  # rows, slots, keys, runs and what sorting takes
 _PIECE_ROWS = 64  # rows that a thread takes at a time …
 _VIDEO_PIECE_ROWS = 1024  # … and of a video, where it begins with a seek
-_PLACES_AT_ONCE = 16  # in memory, of a piece
 _PIECES_PER_CPU = 4
 _PIECES_PER_THREAD = 2  # that are under way
 
@@ -269,9 +269,9 @@ class _Fill:
         for number, image in readable(self.job, self.source, self.column, self.unique, chosen, worker):
             if self.job.error is not None:
                 break  # it was given up
-            if number >= end:  # places for a few rows at a time: another process may need the others
+            if number >= end:
                 held.close()
-                end = number + _PLACES_AT_ONCE
+                end = number + PLACES_AT_ONCE
                 new = held.enter_context(self.view.new_rows(self.slots[number:end]))
             slot = self.slots[number]
             pixels = new.memory(slot)

@@ -42,6 +42,7 @@ class MemoryRows:
         self._owners = self._bytes[owners_at : owners_at + self._places]
         rows_end = layout.rows_at + self._places * spec.row_bytes
         self._rows = self._bytes[layout.rows_at : rows_end].reshape(self._places, *spec.shape)
+        self._can_be_present = True  # until the system says that it knows no such call
         self._following = threading.Lock()
         self._begin(fd)
 
@@ -94,12 +95,16 @@ class MemoryRows:
         are taken. All of them go to `finish` again."""
         self._follow_fork()
         places: dict[int, int | None] = {}
-        with self._take_lock:
-            for slot in slots:
-                if slot >= 0 and not self._marks[slot] and slot not in self._under_way:
-                    places[slot] = self._next_place()
-                    self._under_way.add(slot)
-        self._make_present([place for place in places.values() if place is not None])
+        try:
+            with self._take_lock:
+                for slot in slots:
+                    if slot >= 0 and not self._marks[slot] and slot not in self._under_way:
+                        places[slot] = self._next_place()
+                        self._under_way.add(slot)
+            self._make_present([place for place in places.values() if place is not None])
+        except BaseException:
+            self.finish(places, ())
+            raise
         return places
 
     def finish(self, places: Mapping[int, int | None], whole: Container[int]) -> None:
@@ -130,7 +135,8 @@ class MemoryRows:
         """Give their memory whole huge pages, which is cheaper than page faults. What has them keeps them."""
         for run in _runs(places):
             begin, end = (self._layout.rows_at + place * self._row_bytes for place in (run.start, run.stop))
-            make_present(self._bytes[begin // HUGE_BYTES * HUGE_BYTES : -(-end // HUGE_BYTES) * HUGE_BYTES])
+            part = self._bytes[begin // HUGE_BYTES * HUGE_BYTES : -(-end // HUGE_BYTES) * HUGE_BYTES]
+            self._can_be_present = self._can_be_present and make_present(part)
 
     def _next_place(self) -> int | None:
         """A free place; None where all are taken."""

@@ -1,11 +1,11 @@
-"""`NewRows`: what is decoded for a batch, and a view keeps. In memory it is decoded where the view keeps it.
+"""`NewRows`: what one task decodes or copies, and a view keeps. In memory it is decoded where the view keeps it.
 
 with view.new_rows(slots) as new:
     pixels = new.memory(slot)          # decode to it; None: decode elsewhere, and put that
     new.put(slot, pixels)
 
 with view.new_rows(slots) as new:      # a view in memory
-    new.put_all(slots, batch, places)
+    new.put_all(slots, batch, at)
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from penstock._src.load.views.view import View
 
 
+PLACES_AT_ONCE = 16  # that one thread takes: another process may need the others
+
+
 class NewRows:
-    """Places in memory are taken for all rows at once, and marked at once: threads seldom wait for each other. Any
-    thread may put a row meanwhile."""
+    """Places in memory are taken for all rows at once, and marked at once: threads seldom wait for each other."""
 
     def __init__(self, view: View, memory: MemoryRows | None, slots: Iterable[int]) -> None:
         self._view, self._memory = view, memory
@@ -60,15 +62,16 @@ class NewRows:
         self._whole.add(slot)
         return True
 
-    def put_all(self, slots: Sequence[int], batch: NDArray[np.uint8], places: Sequence[int]) -> None:
-        """Keep rows in memory that lie at these places of a batch, many in one call."""
+    def put_all(self, slots: Sequence[int], batch: NDArray[np.uint8], at: Sequence[int]) -> int:
+        """Keep rows of a batch in memory, many in one call; how many. `at`: where each of them is in the batch."""
         assert self._memory is not None
-        new = [(slot, self._places[slot], at) for slot, at in zip(slots, places, strict=True) if slot in self._places]
-        kept = [(slot, own, at) for slot, own, at in new if own is not None]
-        self._memory.copy(batch, [at for _, _, at in kept], [own for _, own, _ in kept])
+        new = [(slot, self._places[slot], here) for slot, here in zip(slots, at, strict=True) if slot in self._places]
+        kept = [(slot, place, here) for slot, place, here in new if place is not None]
+        self._memory.copy(batch, [here for _, _, here in kept], [place for _, place, _ in kept])
         self._whole.update(slot for slot, _, _ in kept)
         for _ in range(len(new) - len(kept)):
             self._view.refuse_full()
+        return len(kept)
 
     def __enter__(self) -> NewRows:
         return self

@@ -137,13 +137,9 @@ def test_samples_fetched_together_are_views_of_one_batch(dataset: Dataset) -> No
 def test_a_batch_that_is_kept_stays(dataset: Dataset) -> None:
     kept = collate(dataset.__getitems__([1, 2]))
     copies = {name: value if isinstance(value, list) else value.clone() for name, value in kept.items()}
-    places = set()
     for number in range(5):
-        batch = collate(dataset.__getitems__([number, number + 9]))
-        places.add(batch[making.CAMERA].data_ptr())
-        del batch
+        collate(dataset.__getitems__([number, number + 9]))
     same(kept, copies)
-    assert len(places) == 1
 
 
 # The order

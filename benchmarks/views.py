@@ -5,7 +5,7 @@
 Makes JPEGs of 480×640 in an HDF5 file (cv2 and h5py alone), which lies in the page cache. Each round does everything in
 turn, so that a noisy moment hits all; ratios are taken within a round, and their median counts. Milliseconds are those
 of one thread: wall time × threads / images. A virtual machine may give free memory back to its host, and getting it
-again takes ten times as long as filling it: each stage begins with as much memory at hand as a view takes.
+again takes ten times as long as filling it: each stage begins with as much memory at hand as it may take.
 """
 
 from __future__ import annotations
@@ -112,23 +112,23 @@ class Timer:
 def measure(store: Store, name: str, size: tuple[int, int], threads: int) -> dict[str, Cost]:
     """What each stage costs."""
     took: dict[str, Cost] = {}
-    timer, view_bytes = Timer(threads, store.rows), store.rows * size[0] * size[1] * 3
+    timer, memory_bytes = Timer(threads, store.rows), store.rows * size[0] * size[1] * 3 + (2 << 30)
     with timer:
         decode(store, name, size, threads, store.rows)
     took["decode alone"] = timer.cost
-    have_at_hand(view_bytes)
+    have_at_hand(memory_bytes)
     with timer:
         views = penstock.build_view(store, name, size, where="ram", threads=threads)
     took["build_view"] = timer.cost
     for view in views.values():
         view.close()
     options: dict[str, Any] = {"batch_size": 64, "image_size": size, "threads": threads, "drop_last": False}
-    options["memory"] = view_bytes + (2 << 30)
-    have_at_hand(view_bytes)
+    options["memory"] = memory_bytes
+    have_at_hand(memory_bytes)
     with penstock.Loader(store, view="off", **options) as loader, timer:
         epoch(loader)
     took["epoch, no view"] = timer.cost
-    have_at_hand(view_bytes)
+    have_at_hand(memory_bytes)
     with penstock.Loader(store, view="ram", **options) as loader:
         with timer:
             epoch(loader)

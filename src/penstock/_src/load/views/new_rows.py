@@ -1,4 +1,4 @@
-"""`NewRows`: what one task decodes or copies, and a view keeps. In memory it is decoded where the view keeps it.
+"""`NewRows`: what one task decodes or copies, and a view keeps.
 
 with view.new_rows(slots) as new:
     pixels = new.memory(slot)          # decode to it; None: decode elsewhere, and put that

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from typing import Any
 
@@ -49,6 +50,79 @@ def test_an_urgent_task_goes_before_those_that_wait() -> None:
     may_go.set()
     pool.close()
     assert done == ["urgent", "urgent, too", "first", "second"]
+
+
+class Outside:
+    """Work that comes from elsewhere, as messages do; None: none will come any more."""
+
+    def __init__(self) -> None:
+        self.messages: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self.pool: ThreadPool | None = None
+
+    def listen(self, waits: bool) -> bool | None:
+        try:
+            task = self.messages.get(waits, 0.01)
+        except queue.Empty:
+            return False
+        if task is None:
+            return None
+        assert self.pool is not None
+        self.pool.do(task)
+        return True
+
+
+class Held:
+    """A task that says that it has begun, and ends when it may."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def __call__(self, _: WorkerState) -> None:
+        self.begun.set()
+        self.may_end.wait()
+
+
+def test_an_idle_thread_listens_while_others_work() -> None:
+    outside, tasks = Outside(), [Held() for _ in range(5)]
+    outside.pool = pool = ThreadPool(3, outside.listen)
+    for task in tasks[:3]:
+        outside.messages.put(task)
+        assert task.begun.wait(60)  # though the threads with those before are not done
+    outside.messages.put(tasks[3])
+    outside.messages.put(tasks[4])
+    tasks[1].may_end.set()
+    assert tasks[3].begun.wait(60), "a thread that is done listens for more"
+    assert not tasks[4].begun.is_set(), "there are three threads"
+    for task in tasks:
+        task.may_end.set()
+    assert tasks[4].begun.wait(60)
+    outside.messages.put(None)
+    pool.close()
+
+
+def test_a_pool_that_has_heard_the_last_works_on() -> None:
+    outside, task = Outside(), Held()
+    outside.pool = pool = ThreadPool(2, outside.listen)
+    outside.messages.put(None)
+    outside.messages.put(task)
+    done: list[str] = []
+    for name in ("first", "second"):
+        pool.do(lambda _, name=name: done.append(name))
+    pool.close()
+    assert sorted(done) == ["first", "second"] and not task.begun.is_set()
+
+
+def test_a_pool_that_grows_uses_its_new_threads() -> None:
+    pool, tasks = ThreadPool(1), [Held() for _ in range(3)]
+    for task in tasks:
+        pool.do(task)
+    assert tasks[0].begun.wait(60) and not tasks[1].begun.is_set()
+    pool.grow(3)
+    pool.grow(2)
+    assert pool.count == 3 and all(task.begun.wait(60) for task in tasks)
+    for task in tasks:
+        task.may_end.set()
+    pool.close()
 
 
 @pytest.mark.parametrize("side", [32, 128, 512])

@@ -120,6 +120,7 @@ def served(loader: Loader, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Ch
     yield own, device
     own.close()
     thread.join()
+    engine._pool.close()
     slots.close()
     marks.close()
 

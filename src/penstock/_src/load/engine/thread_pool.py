@@ -76,6 +76,9 @@ class WorkerState:
 
 
 Task = Callable[[WorkerState], None]
+Listen = Callable[[bool], bool | None]
+"""Asks elsewhere for work and queues it as tasks; with True it waits for it. Whether there was some; None: none
+will come any more."""
 FORGOTTEN_S = 1.0  # how long the end of a forgotten object is waited for
 
 
@@ -90,26 +93,34 @@ def start_thread(thread: threading.Thread) -> None:
 
 
 class ThreadPool:
-    """Threads that take tasks from one queue; `threads=0` lets the caller do them."""
+    """Threads that take tasks from one queue; `threads=0` lets the caller do them.
 
-    def __init__(self, threads: int) -> None:
-        self.count = threads
-        self._queue: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        self._urgent: deque[Task] = deque()
-        # The threads know the queues alone, so that a pool that was forgotten ends.
-        self._threads = [
-            threading.Thread(
-                target=_work, args=(self._queue, self._urgent), name=f"penstock-load-{number}", daemon=True
-            )
-            for number in range(threads)
-        ]
+    With `listen`, one of the idle threads calls it, so that work which comes from elsewhere wakes the thread that does
+    it. One in between would wait for Python's lock twice.
+    """
+
+    def __init__(self, threads: int, listen: Listen | None = None) -> None:
+        self.count = 0
+        # The threads know the tasks alone, so that a pool that was forgotten ends.
+        self._tasks = _Tasks(listen)
+        self._threads: list[threading.Thread] = []
         self._callers = threading.local()  # the workers of callers: each thread has memory of its own
         self._giving = threading.Lock()
         begin_quiet()
-        given_up = (self._queue, self._giving, self._threads, os.getpid(), weakref.ref(self))
+        given_up = (self._tasks.queue, self._giving, self._threads, os.getpid(), weakref.ref(self))
         self._end = weakref.finalize(self, _end, *given_up)
-        for thread in self._threads:
-            start_thread(thread)
+        self.grow(threads)
+
+    def grow(self, threads: int) -> None:
+        """Have so many threads from now on."""
+        added = range(self.count, threads)
+        self._threads += [
+            threading.Thread(target=_work, args=(self._tasks,), name=f"penstock-load-{number}", daemon=True)
+            for number in added
+        ]
+        self.count = len(self._threads)
+        for number in added:
+            start_thread(self._threads[number])
 
     def do(self, task: Task, *, is_urgent: bool = False) -> None:
         """Queue a task for the next free thread; an urgent one goes before all others."""
@@ -117,8 +128,8 @@ class ThreadPool:
             with self._giving:  # when the interpreter ends, a thread may still ask for batches: no worker is left
                 if self._end.alive:
                     if is_urgent:
-                        self._urgent.append(task)
-                    self._queue.put(no_task if is_urgent else task)  # which wakes a thread
+                        self._tasks.urgent.append(task)
+                    self._tasks.queue.put(no_task if is_urgent else task)  # which wakes a thread
                     return
         own: WorkerState | None = getattr(self._callers, "worker", None)
         if own is None:
@@ -138,10 +149,53 @@ def no_task(worker: WorkerState) -> None:
     """A task that is over, or one that only wakes a thread."""
 
 
-def _work(tasks: queue.SimpleQueue[Task | None], urgent: deque[Task]) -> None:
+class _Tasks:
+    """What is to be done, and which threads wait for it."""
+
+    def __init__(self, listen: Listen | None) -> None:
+        self.queue: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self.urgent: deque[Task] = deque()
+        self._listen = listen
+        self._listening = threading.Lock()
+        self._waiting: set[int] = set()  # threads that the next task wakes
+
+    def next(self) -> Task | None:
+        """The next task, for the calling thread; None: it ends."""
+        thread = threading.get_ident()
+        while self._listen is not None:
+            self._waiting.add(thread)  # first: a thread that stops listening looks for one that waits
+            is_listening = self._listening.acquire(blocking=False)
+            if not is_listening:
+                task = self.queue.get()
+                self._waiting.discard(thread)
+                return task
+            self._waiting.discard(thread)
+            try:
+                self._hear_all(self._listen)
+            finally:
+                self._listening.release()
+            try:
+                task = self.queue.get_nowait()
+            except queue.Empty:
+                continue
+            if self._waiting:
+                self.queue.put(no_task)  # another thread listens while this one works
+            return task
+        return self.queue.get()
+
+    def _hear_all(self, listen: Listen) -> None:
+        """Queue the work that has come; without any task, wait for some."""
+        while has_heard := listen(self.queue.empty()):
+            pass
+        if has_heard is None:
+            self._listen = None
+
+
+def _work(tasks: _Tasks) -> None:
     worker = WorkerState()
+    urgent = tasks.urgent
     while True:
-        task = tasks.get()
+        task = tasks.next()
         while urgent:
             try:
                 first = urgent.popleft()

@@ -13,8 +13,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from penstock._src.load.engine.remote import allow_ahead
 from penstock._src.load.engine.slots import Slot
 from penstock._src.load.engine.source import ImageColumn, SampleSource, sources_of
 from penstock._src.load.engine.stages import SLOT
-from penstock._src.load.engine.thread_pool import ThreadPool
+from penstock._src.load.engine.thread_pool import Listen, ThreadPool
 from penstock._src.load.epoch import job_in, start_job
 from penstock._src.load.process.channel import Channel, ChannelClosed, ChannelMessage, Kind
 from penstock._src.load.process.packing import pack, pack_error, unpack
@@ -38,6 +39,9 @@ from penstock._src.system.memory import anonymous_bytes
 if TYPE_CHECKING:
     from penstock._src.load.process.device_images import DeviceImages
 
+IsOrphaned = Callable[[], bool]
+"""Whether the training process has ended."""
+
 _SWITCH_S = 0.0005  # threads that read bytes soon make way for the one that decodes on the device
 _PARENT_LOOK_S = 1.0  # how often it checks the training process where the system sends no event
 
@@ -48,32 +52,38 @@ class EngineLoop:
     def __init__(self, threads: int, start: EngineStart, channel: Channel) -> None:
         self._channel = channel
         self._one_by_one, self._threads = start.one_by_one, threads
-        self._pool = ThreadPool(1 if start.one_by_one else threads)
         self._slots: dict[int, Slot] = {}
 
-    def pool(self) -> ThreadPool:
-        """The threads for the next batch."""
+    def serve(self, is_orphaned: IsOrphaned) -> None:
+        """Take requests until the training process closes its end, or is gone."""
+        self._start_pool()
+        while self._hear(waits=True) or not is_orphaned():
+            pass
+
+    def _start_pool(self, listen: Listen | None = None) -> None:
+        self._pool = ThreadPool(1 if self._one_by_one else self._threads, listen)
+
+    def _count_batch(self) -> None:
+        """A batch is over: behind those that a single thread makes, all threads work."""
         if self._one_by_one:
             self._one_by_one -= 1
-        elif self._pool.count < self._threads:
-            self._pool = ThreadPool(self._threads)
-        return self._pool
+            if not self._one_by_one:
+                self._pool.grow(self._threads)
 
-    def serve(self, is_orphaned: Any) -> None:
-        """Take requests until the training process closes its end, or is gone."""
-        while True:
-            with self._idle():
-                message = self._channel.receive(_PARENT_LOOK_S)
-            if message is None:
-                if is_orphaned():
-                    return
-            elif message.kind == Kind.SLOT:
-                number, n_bytes = message.numbers[:2]
-                self._slots[number] = Slot(number, slot_memory(message.fd, n_bytes), n_bytes)
-                os.close(message.fd)
-                self._added(number)
-            else:
-                self._take(message)
+    def _hear(self, waits: bool) -> bool:
+        """Take the next message; whether there was one."""
+        with self._idle() if waits else nullcontext():
+            message = self._channel.receive(_PARENT_LOOK_S if waits else 0)
+        if message is None:
+            return False
+        if message.kind == Kind.SLOT:
+            number, n_bytes = message.numbers[:2]
+            self._slots[number] = Slot(number, slot_memory(message.fd, n_bytes), n_bytes)
+            os.close(message.fd)
+            self._added(number)
+        else:
+            self._take(message)
+        return True
 
     def _idle(self) -> AbstractContextManager[object]:
         """What the profile shows while nothing is asked for."""
@@ -87,7 +97,8 @@ class EngineLoop:
 
 
 class EngineProcessLoop(EngineLoop):
-    """Stores, threads and slots of the engine process of a loader."""
+    """Stores, threads and slots of the engine process of a loader. Its threads take the messages themselves: the one
+    that hears of a batch plans it, and begins with its tasks."""
 
     def __init__(self, spec: EngineSpec, start: EngineStart, marks: RowMarks, channel: Channel) -> None:
         super().__init__(spec.threads, start, channel)
@@ -103,12 +114,35 @@ class EngineProcessLoop(EngineLoop):
         self._device_images = _device_images(spec)
         self._epoch_records = EpochRecords()
         self._under_way: dict[int, BatchJob] = {}
+        self._cancels: deque[int] = deque()  # questions that are answered when no batch is under way
         self._counts, self._counting = _counts_of(self._sources), threading.Lock()
+        self._here = ThreadPool(0)  # plans in the thread that hears of a batch
+        self._is_orphaned: IsOrphaned = lambda: False
+        self._ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._on_device: tuple[int, BatchJob, Any] | None = None  # the batch that the device decodes now
-        self._for_device: queue.SimpleQueue[tuple[int, BatchJob | None]] = queue.SimpleQueue()
+        self._for_device: queue.SimpleQueue[tuple[int, BatchJob]] = queue.SimpleQueue()
         if self._device_images is not None:
             sys.setswitchinterval(_SWITCH_S)
             threading.Thread(target=self._use_device, name="penstock-device", daemon=True).start()
+
+    def serve(self, is_orphaned: IsOrphaned) -> None:
+        self._is_orphaned = is_orphaned
+        self._start_pool(self._listen)
+        error = self._ends.get()
+        if error is not None:
+            raise error
+
+    def _listen(self, waits: bool) -> bool | None:
+        """As `_hear`, in a thread of the pool; None at the end, when `serve` goes on."""
+        try:
+            if self._hear(waits):
+                return True
+            if not waits or not self._is_orphaned():
+                return False
+            self._ends.put(None)
+        except BaseException as error:
+            self._ends.put(error)
+        return None
 
     def _idle(self) -> AbstractContextManager[object]:
         return span(SLOT) if self._epoch_records.has_begun(0) and not self._under_way else nullcontext()
@@ -132,24 +166,27 @@ class EngineProcessLoop(EngineLoop):
             job.area = self._device_images.area(slot)
         job.answer = partial(self._filled, number)
         self._under_way[number] = job
-        pool, positions = self.pool(), range(first, stop)
-        job.plan_in(pool, lambda _: start_job(job, self._position_map, positions, pool, self._is_encoded))
+        pool, positions = self._pool, range(first, stop)
+        job.plan_in(self._here, lambda _: start_job(job, self._position_map, positions, pool, self._is_encoded))
 
     def _is_encoded(self, column: ImageColumn) -> bool:
         return outputs_of(column) in self._spec.encoded
 
     def _cancel(self, number: int) -> None:
         """Give up all batches; answered when nothing is written to a slot any more. 0: nothing is given up."""
-        jobs = dict(self._under_way) if number else {}
-        for job in jobs.values():
-            job.cancel()
-        for place, job in jobs.items():
-            job.cancel_and_wait()
-            self._under_way.pop(place, None)
-        if self._device_images is None:
+        if not number:
             self._channel.send(Kind.CANCELLED, number)
-        else:
-            self._for_device.put((number, None))
+            return
+        for job in tuple(self._under_way.values()):
+            job.cancel()
+        self._cancels.append(number)
+        self._answer_cancels()
+
+    def _answer_cancels(self) -> None:
+        """Once nothing is under way, whichever thread finds that."""
+        while self._cancels and not self._under_way:
+            with suppress(IndexError):  # another thread was faster
+                self._channel.send(Kind.CANCELLED, self._cancels.popleft())
 
     # In whatever thread a batch ends
 
@@ -162,14 +199,16 @@ class EngineProcessLoop(EngineLoop):
 
     def _report(self, number: int, job: BatchJob) -> None:
         """Say that a batch is complete, or what went wrong with it."""
-        self._under_way.pop(number, None)
         job.arrays, job.encoded = {}, []
         with _ending_the_process():
             if job.error is not None:
                 self._channel.send(Kind.ERROR, number, payload=pack_error(job.error))
-                return
-            self._report_counts()
-            self._channel.send(Kind.DONE, number, job.hits, job.made, job.decoded_there, payload=self._rest_of(job))
+            else:
+                self._report_counts()
+                self._channel.send(Kind.DONE, number, job.hits, job.made, job.decoded_there, payload=self._rest_of(job))
+            del self._under_way[number]
+            self._count_batch()
+            self._answer_cancels()
 
     def _rest_of(self, job: BatchJob) -> bytes:
         """Texts and lost rows of a batch, where there are any."""
@@ -194,10 +233,7 @@ class EngineProcessLoop(EngineLoop):
         with _ending_the_process():
             while True:
                 number, job = self._for_device.get()
-                if job is None:
-                    self._finish_device_batch()
-                    self._channel.send(Kind.CANCELLED, number)
-                elif (done := self._begun_there(number, job)) is not None:
+                if (done := self._begun_there(number, job)) is not None:
                     self._finish_device_batch()  # the one before: the device works on this one meanwhile
                     self._on_device = (number, job, done)
                 if self._on_device is not None and self._for_device.empty():

@@ -281,8 +281,10 @@ def _module_paths() -> str:
 
 
 def _environment() -> dict[str, str]:
-    """A part of the same profile; how torch shall allocate memory is a matter of the training."""
-    return {**{name: value for name, value in os.environ.items() if name != "PYTORCH_CUDA_ALLOC_CONF"}, **joining()}
+    """A part of the same profile; how torch shall allocate memory is a matter of the training. OpenBLAS comes with
+    numpy and with cv2, and each starts threads that wait in a busy loop: the engine multiplies no matrices."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTORCH_CUDA_ALLOC_CONF"}
+    return {"OPENBLAS_NUM_THREADS": "1", **kept, **joining()}
 
 
 def _end(process: subprocess.Popen[bytes], channel: Channel, pid: int) -> None:

@@ -84,11 +84,12 @@ class ReplayEngine(EngineLoop):
             number, slot = message.numbers[:2]
             samples = np.frombuffer(message.payload, np.int64)
             try:
-                fill_batch(self._slots[slot].arrays(self._layout, len(samples)), self._files, samples, self.pool())
+                fill_batch(self._slots[slot].arrays(self._layout, len(samples)), self._files, samples, self._pool)
             except BaseException as error:
                 self._channel.send(Kind.ERROR, number, payload=pack_error(error))
             else:
                 self._channel.send(Kind.DONE, number)
+            self._count_batch()
 
 
 class ReplayBatches:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -187,7 +188,6 @@ def _data_set(args: argparse.Namespace, directory: Path, amounts: Amounts, round
         train = contest.add("penstock, uint8 224²", OURS, "load", root, "--batches", amounts.batches(48))
         from_view = ("load", root, "--view", "ram", "--batches", amounts.batches(800))
         view = contest.add("penstock, uint8 224², view in RAM", OURS, *from_view)
-        process = contest.add("the same, engine in a process of its own", OURS, *from_view, "--engine", "process")
         theirs = []
         if args.lerobot_python:
             theirs.append(contest.add("LeRobotDataset, float32, full size", *peer, python=args.lerobot_python))
@@ -203,7 +203,7 @@ def _data_set(args: argparse.Namespace, directory: Path, amounts: Amounts, round
     made = train.per_s * _distinct_per_sample(train)
     claims = [
         Claim("LeRobot MJPEG, share of what bare OpenCV decode + resize reaches", made / bare.per_s, ">= 0.85"),
-        Claim("view in RAM, engine process over threads (samples/s)", process.per_s / view.per_s, ">= 0.97"),
+        _engines(root, amounts),
     ]
     if theirs:
         best = max(each.per_s for each in theirs)
@@ -217,6 +217,19 @@ def _data_set(args: argparse.Namespace, directory: Path, amounts: Amounts, round
             Claim("LeRobot MJPEG, view in RAM, against LeRobotDataset's best (times)", view.per_s / best, ">= 40"),
         ]
     return claims
+
+
+def _engines(root: Path, amounts: Amounts) -> Claim:
+    """What the hand-over from an engine process takes: a few per cent, less than two rounds differ by."""
+    with Contest() as contest:
+        words = ("--batches", amounts.batches(300), "--turns", amounts.batches(48))
+        found = contest.add("both engines", OURS, "engines", root, *words).play()
+    quarters = statistics.quantiles(found["ratios"], n=4)
+    print(
+        f"view in RAM, {len(found['ratios'])} turns: engine process {found['process_per_s']:,.0f} samples/s, threads "
+        f"{found['threads_per_s']:,.0f}; ratio {found['ratio']:.3f}, middle half {quarters[0]:.3f}–{quarters[2]:.3f}"
+    )
+    return Claim("view in RAM, engine process over threads (samples/s)", found["ratio"], ">= 0.97")
 
 
 def _av1(args: argparse.Namespace, directory: Path, amounts: Amounts, rounds: int) -> list[Claim]:

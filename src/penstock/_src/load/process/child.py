@@ -61,7 +61,8 @@ class EngineLoop:
             pass
 
     def _start_pool(self, listen: Listen | None = None) -> None:
-        self._pool = ThreadPool(1 if self._one_by_one else self._threads, listen)
+        self._pool = ThreadPool(0, listen)
+        self._pool.grow(1 if self._one_by_one else self._threads)  # who listens finds the pool
 
     def _count_batch(self) -> None:
         """A batch is over: behind those that a single thread makes, all threads work."""
@@ -72,8 +73,11 @@ class EngineLoop:
 
     def _hear(self, waits: bool) -> bool:
         """Take the next message; whether there was one."""
-        with self._idle() if waits else nullcontext():
-            message = self._channel.receive(_PARENT_LOOK_S if waits else 0)
+        if waits:
+            with self._idle():
+                message = self._channel.receive(_PARENT_LOOK_S)
+        else:
+            message = self._channel.receive(0)
         if message is None:
             return False
         if message.kind == Kind.SLOT:
@@ -204,7 +208,8 @@ class EngineProcessLoop(EngineLoop):
             if job.error is not None:
                 self._channel.send(Kind.ERROR, number, payload=pack_error(job.error))
             else:
-                self._report_counts()
+                if job.made or job.failures:
+                    self._report_counts()
                 self._channel.send(Kind.DONE, number, job.hits, job.made, job.decoded_there, payload=self._rest_of(job))
             del self._under_way[number]
             self._count_batch()

@@ -120,9 +120,12 @@ class Steps:
     # Passes over loaders
 
     def _loop(self, each: LoaderPass) -> LoopSteps:
-        if each.key not in self._loops and len(self._loops) >= MAX_LOOPS:  # data that is made anew for every pass
-            del self._loops[min(self._loops, key=self._rank)]
-        return self._loops.setdefault(each.key, LoopSteps())
+        loop = self._loops.get(each.key)
+        if loop is None:
+            if len(self._loops) >= MAX_LOOPS:  # data that is made anew for every pass
+                del self._loops[min(self._loops, key=self._rank)]
+            loop = self._loops[each.key] = LoopSteps()
+        return loop
 
     def begin_pass(self, each: LoaderPass) -> None:
         """A pass begins; one before it over the same data may have been left in its midst."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +63,7 @@ def merge_ranges(ranges: Sequence[Range]) -> list[MergedRange]:
     return merged
 
 
-_MOST_NUMBER = 1 << 62
+_MOST_NUMBER = 1 << 62  # larger than that of any entry
 _NEAR = 12  # entries before a place that may cover it: those of other batches lie between
 
 
@@ -80,19 +80,16 @@ class _PrefetchRequest:
     is_dropped: bool = field(default=False)
 
 
-def _place(each: tuple[int, int, _PrefetchRequest]) -> tuple[int, int]:
-    return each[:2]
-
-
 class RangeTable:
     """The requests ahead of one file, by offset."""
 
     def __init__(self) -> None:
-        self.entries: list[tuple[int, int, _PrefetchRequest]] = []  # begin, a number that no two have, entry
+        self.entries: list[tuple[int, int, _PrefetchRequest]] = []
+        """Begin, a number that no two have, entry: the first two decide the order, and no entries are compared."""
 
     def find(self, begin: int, end: int) -> _PrefetchRequest | None:
         """The request that covers a range, rather one that has begun: two batches may want the same rows."""
-        place = bisect_right(self.entries, (begin, _MOST_NUMBER), key=_place)
+        place = bisect_right(self.entries, (begin, _MOST_NUMBER))
         waiting = None
         for _, _, entry in self.entries[max(0, place - _NEAR) : place]:
             if entry.span.begin <= begin and end <= entry.span.end:
@@ -138,7 +135,7 @@ class Prefetcher:
                 entry = _PrefetchRequest(table, read, span, span.wanted_bytes)
                 self._number += 1
                 entry.number = self._number
-                insort(table.entries, (span.begin, self._number, entry), key=_place)
+                insort(table.entries, (span.begin, self._number, entry))
                 self._queue.append(entry)
                 made.append(entry)
             self._pool = pool()  # not for each request: it looks into the environment
@@ -190,7 +187,7 @@ class Prefetcher:
         if entry.is_dropped:
             return
         entry.is_dropped = True
-        del entry.table.entries[bisect_right(entry.table.entries, (entry.span.begin, entry.number - 1), key=_place)]
+        del entry.table.entries[bisect_left(entry.table.entries, (entry.span.begin, entry.number))]
         if entry.future is not None:
             entry.future.cancel()
             entry.future = None

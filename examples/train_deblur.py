@@ -10,9 +10,11 @@ Words after CONFIG change its values: `TRAIN.EPOCHS=3 DATA.CROP_SIZE=128`. docs/
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from penstock.errors import MissingExtra, PenstockError
 
@@ -84,5 +86,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+def leave(code: int) -> NoReturn:
+    """End this process. One of several ends at once: a thread of gloo may still hold tensors when the last barrier is
+    over, and aborts an interpreter that is ending meanwhile (pytorch/pytorch#190489)."""
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

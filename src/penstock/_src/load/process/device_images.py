@@ -39,13 +39,14 @@ class DeviceImages:
         import torch
         from torch.multiprocessing.reductions import reduce_tensor
 
-        memory = torch.empty(self._layout.n_bytes, dtype=torch.uint8, device=self._device)
-        self._slots[number] = memory
-        # nvJPEG is a third quicker with bytes in pinned memory: it need not copy them first.
-        pinned = torch.empty(self._encoded_bytes, dtype=torch.uint8, pin_memory=True)
-        self._areas[number] = BatchMemory(pinned.numpy())
-        torch.cuda.synchronize(self._device)
-        return pack(reduce_tensor(memory))
+        with torch.cuda.device(self._device):  # any thread may add a slot
+            memory = torch.empty(self._layout.n_bytes, dtype=torch.uint8, device=self._device)
+            self._slots[number] = memory
+            # nvJPEG is a third quicker with bytes in pinned memory: it need not copy them first.
+            pinned = torch.empty(self._encoded_bytes, dtype=torch.uint8, pin_memory=True)
+            self._areas[number] = BatchMemory(pinned.numpy())
+            torch.cuda.synchronize()
+            return pack(reduce_tensor(memory))
 
     def area(self, number: int) -> BatchMemory:
         """Where the bytes of a batch in this slot are read to."""

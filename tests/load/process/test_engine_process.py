@@ -23,7 +23,9 @@ import pytest
 import penstock
 from penstock import Clip, Loader, Mix, Window, profile
 from penstock._src.load.process.channel import Channel
+from penstock._src.load.process.child import EngineLoop
 from penstock._src.load.process.engine import EngineFailed, ProcessEngine
+from penstock._src.load.process.spec import EngineStart
 from penstock._src.system.memory import descendants
 from penstock.errors import BudgetExceeded, PenstockError, StoreCorrupt, StoreError, UsageError
 from tests.load.image_store import ArrayStore
@@ -228,6 +230,21 @@ def test_images_that_crash_the_decoder_can_be_left_out() -> None:
         found = np.concatenate([batch["index"] for batch in _copied(loader)])
         assert loader.stats()["skipped"] == 3
     assert sorted(found) == [row for row in range(40) if row not in (13, 14, 30)]
+
+
+def test_batches_that_are_made_again_after_a_crash_have_one_thread() -> None:
+    own, other = Channel.pair()
+    spec: Any = None
+    engine = EngineLoop(3, EngineStart(spec, one_by_one=2), Channel(other))
+    threads = []
+    engine._start_pool()
+    for _ in range(3):
+        threads.append(engine._pool.count)
+        engine._count_batch()
+    assert threads == [1, 1, 3], "two batches may hold the image to blame"
+    engine._pool.close()
+    own.close()
+    engine._channel.close()
 
 
 def test_an_image_that_takes_all_memory_is_found_too() -> None:

@@ -30,7 +30,8 @@ class _DeadlySource(ArraySource):
 
 
 class DeadlyStore(ArrayStore):
-    """`deadly`: row → the signal that ends the process which reads it, unless it is the one that made the store."""
+    """`deadly`: row → the signal that ends the process which reads it, unless it is the one that made the store. With
+    0, which is no signal, reading the row takes a minute."""
 
     def __init__(self, lengths: Sequence[int], deadly: Mapping[int, int], owner: int | None = None) -> None:
         super().__init__(lengths, name="deadly")

@@ -22,6 +22,7 @@ import pytest
 
 import penstock
 from penstock import Clip, Loader, Mix, Window, profile
+from penstock._src.load.process import engine as engine_module
 from penstock._src.load.process.channel import Channel
 from penstock._src.load.process.child import EngineLoop
 from penstock._src.load.process.engine import EngineFailed, ProcessEngine
@@ -415,6 +416,31 @@ def test_a_forked_child_that_lives_on_does_not_keep_the_engine(monkeypatch: pyte
             os.close(read)
             os.close(write)
             os.waitpid(child, 0)
+
+
+def test_an_engine_whose_threads_are_all_at_work_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "_END_S", 30)
+    loader = _loader(DeadlyStore([40], {9: 0}), Window(columns=["raw"]), threads=1, shuffle=False)
+    batches = iter(loader)
+    next(batches)
+    engine = loader._engine
+    assert isinstance(engine, ProcessEngine) and engine._process is not None
+    while not any(mark.row == 9 for mark in engine._marks.read()):
+        time.sleep(0.01)  # reading this row takes a minute
+    engine._end()
+    assert engine._process.returncode == 0  # it was not killed
+
+
+def test_more_slots_than_messages_can_wait_are_asked_for_in_turn() -> None:
+    """Neither process may wait until the other has taken its messages: both would, for ever."""
+    with _loader(ArrayStore([300]), Window(columns=["raw"]), batch_size=1, threads=1, shuffle=False) as loader:
+        kept = list(loader)
+        batches = iter(loader)
+        del kept
+        rows = [int(next(batches)["index"][0]) for _ in range(10)]
+        own = loader._pass
+        assert own is not None and 100 < len(own._own._requests) <= 128
+        assert rows + [int(batch["index"][0]) for batch in batches] == list(range(300))
 
 
 def test_closing_ends_threads_that_wait_for_a_batch() -> None:

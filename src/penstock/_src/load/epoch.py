@@ -31,6 +31,7 @@ from penstock._src.profile.record.spans import record_calls, show
 from penstock.errors import BudgetExceeded, PenstockError
 
 _T = TypeVar("_T")
+_MOST_REQUESTS = 128  # fewer messages than an engine process may leave unread: asking never waits for an answer
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,7 @@ class Pass(ABC):
         """Ask for as many batches as there are free slots."""
         if self._is_held and self._requests:
             return
-        while not (self._waits_for_last or self._over):
+        while not (self._waits_for_last or self._over) and len(self._requests) < _MOST_REQUESTS:
             slot = self._slots.take_free()
             if slot is None:
                 return

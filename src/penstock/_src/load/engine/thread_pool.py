@@ -96,7 +96,7 @@ class ThreadPool:
     """Threads that take tasks from one queue; `threads=0` lets the caller do them.
 
     With `listen`, one of the idle threads calls it, so that work which comes from elsewhere wakes the thread that does
-    it. One in between would wait for Python's lock twice.
+    it. One in between would wait for Python's lock twice. Tasks that others queue meanwhile are left to the others.
     """
 
     def __init__(self, threads: int, listen: Listen | None = None) -> None:
@@ -162,7 +162,7 @@ class _Tasks:
     def next(self) -> Task | None:
         """The next task, for the calling thread; None: it ends."""
         thread = threading.get_ident()
-        while self._listen is not None:
+        while (listen := self._listen) is not None:
             self._waiting.add(thread)  # first: a thread that stops listening looks for one that waits
             is_listening = self._listening.acquire(blocking=False)
             if not is_listening:
@@ -171,7 +171,7 @@ class _Tasks:
                 return task
             self._waiting.discard(thread)
             try:
-                self._hear_all(self._listen)
+                self._hear_all(listen)
             finally:
                 self._listening.release()
             try:

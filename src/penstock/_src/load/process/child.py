@@ -181,7 +181,7 @@ class EngineProcessLoop(EngineLoop):
         if not number:
             self._channel.send(Kind.CANCELLED, number)
             return
-        for job in tuple(self._under_way.values()):
+        for job in self._under_way.copy().values():
             job.cancel()
         self._cancels.append(number)
         self._answer_cancels()
@@ -294,22 +294,21 @@ def _counts_of(sources: Sequence[SampleSource]) -> ViewCounts:
     }
 
 
-def _watch(parent: int) -> Any:
-    """A question: has the process that started this one ended? Where it can, the system ends the waiting at once."""
+def _watch(parent: int, channel: int) -> IsOrphaned:
+    """End this process when the training process closes its end of the channel or, where the system tells, is gone. All
+    threads may be at work then. The answer is a question: has that process ended?"""
     if os.getppid() != parent:
         os._exit(0)
+    waiting = select.poll()
+    waiting.register(channel, 0)  # a closed end is told in any case
     if hasattr(os, "pidfd_open"):
-        try:
-            ended = os.pidfd_open(parent)
-        except OSError:
-            return lambda: os.getppid() != parent
-        threading.Thread(target=_exit_with, args=(ended,), name="penstock-parent", daemon=True).start()
+        with suppress(OSError):
+            waiting.register(os.pidfd_open(parent), select.POLLIN)
+    threading.Thread(target=_exit_with, args=(waiting,), name="penstock-parent", daemon=True).start()
     return lambda: os.getppid() != parent
 
 
-def _exit_with(ended: int) -> None:
-    waiting = select.poll()
-    waiting.register(ended, select.POLLIN)
+def _exit_with(waiting: select.poll) -> None:
     waiting.poll()
     os._exit(0)
 
@@ -317,7 +316,7 @@ def _exit_with(ended: int) -> None:
 def main(fd: int, marks_fd: int, parent: int) -> None:
     """The whole life of the process; `fd`: its end of the channel."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training
-    is_orphaned = _watch(parent)
+    is_orphaned = _watch(parent, fd)
     channel = Channel(socket.socket(fileno=fd))
     code = 0
     try:

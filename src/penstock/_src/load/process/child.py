@@ -300,7 +300,7 @@ def _watch(parent: int, channel: int) -> IsOrphaned:
     if os.getppid() != parent:
         os._exit(0)
     waiting = select.poll()
-    waiting.register(channel, 0)  # a closed end is told in any case
+    waiting.register(channel, 0)  # a closed end is reported in any case
     if hasattr(os, "pidfd_open"):
         with suppress(OSError):
             waiting.register(os.pidfd_open(parent), select.POLLIN)
